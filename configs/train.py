@@ -27,6 +27,12 @@ level and the last, the fourth or the seventh:
     python-dflash     800 steps   overlap with it 0.64, 0.20
     python-medusa     800 steps   overlap with it 0.36, 0.20
 
+`head,medusa`, `head,hydra++` and so on, of each kind of head, train for so many
+texts that all kinds can be compared in an hour: 51,200 tokens, a thirty-second
+of what the shipped ones have seen; --config.steps=800
+--config.batch_tokens=2048 is their budget. What to expect:
+docs/results/heads.md.
+
 `commongen_target`, then `commongen_draft`, train the pair that writes a
 sentence from a few words: CommonGen (arXiv 1911.03705), whose
 train.{src_alpha,tgt}.txt and dev.{src_alpha,tgt}.txt are expected in
@@ -181,6 +187,8 @@ def _common():
       answer_temperatures=(1.0,),
       prompts="",
       prompts_field="prompt",
+      # Of `experiments.training.losses.DISTILLATION`; of a head that drafts all
+      # tokens of `PATHS` as well.
       loss="forward_kl",
       final_loss="total_variation",
       final_loss_from=0.5,    # share of the steps after which it takes over
@@ -221,6 +229,15 @@ def _head(name, depth):
       teacher="models/pretrained/python-target",
       windows=(128,), steps=800, optimizer="muon", learning_rate=2e-3,
       final_loss_from=0.4)
+
+
+def _compared_head(name):
+  """Returns one of a few minutes, the same budget for all kinds."""
+  folder = f"runs/head-{name}"
+  return dict(
+      _head(name, 4), workdir=folder, export=f"{folder}/export",
+      export_weights="dtype", steps=100, warmup_steps=10, batch_tokens=512,
+      final_loss="forward_kl", eval_windows=32)
 
 
 def _head_on_own_texts(name, depth):
@@ -372,6 +389,8 @@ _RUNS = {
     "dflash": functools.partial(_head, "dflash", 7),
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),
+    **{f"head,{name}": functools.partial(_compared_head, name)
+       for name in (*common.HEADS, "ppd")},
     "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 2),
     "smollm2_dspark": _smollm2_dspark,
     "commongen_target": _commongen_target,

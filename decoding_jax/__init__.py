@@ -19,6 +19,8 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax import canvas, drawing, processors
+  from decoding_jax.approximately_aligned import aprad
+  from decoding_jax.draft_conditioned import dccd
   from decoding_jax.grammar_aligned import asap
 
 # The name that rewards had when all of them were constraints.
@@ -29,10 +31,12 @@ __all__ = [
     "DraftTree", "Draws", "Expander", "FreeLayout", "Generation",
     "HIDDEN_STATES", "Head", "Info", "LanguageModel", "Layout",
     "LogitsProcessor", "Method", "Pair", "Reward", "Run", "Sampling", "Seen",
-    "Stats", "Verdict", "Verifier", "asap", "begin", "canvas", "constraints",
-    "drawing", "generate", "methods", "pair", "processors", "result", "rewards",
-    "step", "stream",
+    "Stats", "Verdict", "Verifier", "aprad", "asap", "begin", "canvas",
+    "constraints", "dccd", "drawing", "generate", "methods", "pair",
+    "processors", "result", "rewards", "step", "stream",
 ]
 
 lazy.attach(globals(), {"canvas": (), "drawing": (), "processors": (),
+                        "approximately_aligned": ("aprad",),
+                        "draft_conditioned": ("dccd",),
                         "grammar_aligned": ("asap",)})

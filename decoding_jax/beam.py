@@ -12,6 +12,9 @@ from decoding_jax import sampling
 from decoding_jax.kernels import random, vocabulary
 from decoding_jax.types import Array
 
+# What a sample counts for at least; rounding may leave nothing.
+_LEAST = 1e-9
+
 
 @flax.struct.dataclass
 class Beam:
@@ -115,6 +118,53 @@ def independent(key, log_probs, beam: Beam, width: int):
   totals = beam.log_probs[parents] + vocabulary.take(
       log_probs, tokens)[:, 0]
   return tokens[:, 0], parents, Beam(totals, totals)
+
+
+def with_one_sample(key, log_probs, beam: Beam, width: int):
+  """Selects the most probable extensions, and draws one of the rest of each.
+
+  A node that has children has first a sample of what the others leave, which
+  has the score of all that they leave, and then its most probable tokens. So
+  which nodes there are is known before anything is drawn at this level.
+
+  Args:
+    key: a random key.
+    log_probs: `[W, V]` float32, of the next token.
+    beam: the nodes that are extended.
+    width: nodes to keep, at most V; static.
+
+  Returns:
+    As `plain`, but the children of a node in that order, which is not that of
+    their scores.
+  """
+  size = min(width, log_probs.shape[-1])
+  best, tokens = sampling.top_k(log_probs, size)
+  # The first child is worth its parent, and one more what a fixed token adds;
+  # the last token with mass is left to the sample.
+  # Not best[:, :-1]: XLA turns a sliced top-k into a full sort.
+  before = jnp.maximum(jnp.arange(size) - 1, 0)
+  gains = jnp.where(jnp.arange(size)[None] > 0, best[:, before], 0)
+  support = (log_probs > -jnp.inf).sum(axis=-1, keepdims=True)
+  ranks = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), tokens.shape)
+  gains = beam.log_probs[:, None] + jnp.where(ranks < support, gains, -jnp.inf)
+  ranks, parents, kept = keep_best(width, ranks, gains, gains)
+  some = kept.scores > -jnp.inf
+  theirs = some[None] & (parents[None] == jnp.arange(len(tokens))[:, None])
+  fixed = jnp.arange(size)[None] < theirs.sum(axis=1, keepdims=True) - 1
+  # Of a draw without replacement the first that is not fixed is a sample of
+  # what is not; one of so many is none of fewer.
+  _, drawn = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
+      random.split(key, len(tokens)), log_probs, size)
+  is_fixed = fixed[:, None] & (drawn[:, :, None] == tokens[:, None])
+  drawn = jnp.take_along_axis(drawn, jnp.argmin(
+      is_fixed.any(axis=2), axis=1, keepdims=True), axis=1)
+  left = 1 - jnp.where(fixed, jnp.exp(best), 0).sum(axis=1, keepdims=True)
+  after = lambda first, others: jnp.where(
+      ranks > 0, others[parents, before[ranks]], first[parents, 0])
+  totals = beam.log_probs[parents] + after(
+      jnp.log(jnp.maximum(left, _LEAST)), best)
+  return after(drawn, tokens), parents, Beam(
+      jnp.where(some, totals, -jnp.inf), kept.scores)
 
 
 def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,

@@ -164,7 +164,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   if every:
     # All steps of a stream are one program: the next result needs no other.
     state = loop.start(decoder, max_new_tokens, context, caches, keys)
-    steps = jnp.int32(0)
+    steps = 0
   else:
     out, state = _generate(decoder, max_new_tokens, context, caches, keys)
     steps = out.steps
@@ -173,7 +173,9 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
     if state.length.max() + decoder.max_slots_ahead > now:
       now = cache_growth.next_slots(now, slots, shared)
       state = cache_growth.grow(state, now)
-    out, state = _resume(decoder, context, state, steps,
+    # Of the host: an array that a program has returned is bound to a device,
+    # and one that is not would need a program of its own.
+    out, state = _resume(decoder, context, state, np.int32(steps),
                          np.int32(every or _ALL))
     steps = out.steps
     yield out

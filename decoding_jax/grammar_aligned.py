@@ -93,12 +93,12 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
                      "is needed.")
   prompt = np.asarray(prompt, np.int32)
   ends = frozenset(np.atleast_1d(eos_id).tolist())
-  trie = [_Node()]
+  trie = [Node()]
   found, validity = [], []
   for step in range(rounds):
     size = rounds * rows * max_new_tokens + 1
-    bounds = _pack(trie, size, min(target.vocab_size, rounds * rows),
-                   target.vocab_size, grammar_params)
+    bounds = _Bounds(*pack(trie, size, min(target.vocab_size, rounds * rows),
+                           target.vocab_size), grammar_params)
     lm, params = model_wrapper.apply(_processor(grammar), bounds, target,
                                      target_params)
     out = generate(
@@ -113,13 +113,13 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     tokens, lengths = np.asarray(out.tokens), np.asarray(out.lengths)
     for row, length, *logs in zip(tokens, lengths, np.asarray(log_probs),
                                   np.asarray(log_masses)):
-      _learn(trie, row[len(prompt):length].tolist(), *logs, ends)
+      learn(trie, row[len(prompt):length].tolist(), *logs, ends)
     found.append((tokens, lengths))
     validity.append(trie[0].bound)
   return Asap(*map(np.stack, zip(*found)), np.array(validity))
 
 
-class _Node:
+class Node:
   """A beginning of a text.
 
   Attributes:
@@ -133,8 +133,16 @@ class _Node:
     self.bound, self.mass, self.children = 1.0, 1.0, {}
 
 
-def _learn(trie, text, log_probs, log_masses, ends):
-  """Adds a text to the trie, and lowers the bounds of its beginnings."""
+def learn(trie, text, log_probs, log_masses, ends):
+  """Adds a text to a trie, and lowers the bounds of its beginnings.
+
+  Args:
+    trie: list of `Node`, the empty beginning first.
+    text: tokens.
+    log_probs: `[N]`, of each of them.
+    log_masses: `[N]`, of all tokens that are allowed in its place.
+    ends: tokens after which nothing is read.
+  """
   path, node = [], 0
   for token, log_prob, log_mass in zip(text, log_probs.tolist(),
                                        log_masses.tolist()):
@@ -142,30 +150,45 @@ def _learn(trie, text, log_probs, log_masses, ends):
     trie[node].mass = float(np.exp(log_mass))
     if token not in trie[node].children:
       trie[node].children[token] = float(np.exp(log_prob)), len(trie)
-      trie.append(_Node())
+      trie.append(Node())
     node = trie[node].children[token][1]
     if token in ends:
       break
   for node in reversed(path):
-    lost = sum(prob * (1 - trie[child].bound)
-               for prob, child in trie[node].children.values())
-    trie[node].bound = max(trie[node].mass - lost, _LEAST)
+    lower(trie[node], trie)
 
 
-def _pack(trie, size, children, vocab_size, grammar_params) -> _Bounds:
-  """Returns the bounds as arrays, of shapes that are the same in each round."""
+def lower(node, trie):
+  """Brings a bound down to what its mass and the beginnings below it leave."""
+  lost = sum(prob * (1 - trie[child].bound)
+             for prob, child in node.children.values())
+  node.bound = max(node.mass - lost, _LEAST)
+
+
+def pack(trie, size, children, vocab_size):
+  """Returns a trie as arrays of sizes that do not depend on it.
+
+  Args:
+    trie: list of `Node`.
+    size: E, arcs there is room for.
+    children: the most of a node that there may be.
+    vocab_size: V.
+
+  Returns:
+    `SparseAutomaton`, and `[E]` float32, the log-bounds after its arcs.
+  """
   arcs = sparse_automaton.from_arcs(
       [{token: child for token, (_, child) in x.children.items()}
        for x in trie], vocab_size)
   logs = np.log([trie[child].bound for child in arcs.following.tolist()])
   pad = lambda x, count, value: np.pad(x, (0, count - len(x)),
                                        constant_values=value)
-  return _Bounds(
-      arcs.replace(starts=pad(arcs.starts, size + 1, arcs.starts[-1]),
-                   tokens=pad(arcs.tokens, size, 0),
-                   following=pad(arcs.following, size, NONE),
-                   order=np.arange(children, dtype=np.int32)),
-      pad(logs.astype(np.float32), size, 0), grammar_params)
+  return arcs.replace(
+      starts=pad(arcs.starts, size + 1, arcs.starts[-1]),
+      tokens=pad(arcs.tokens, size, 0),
+      following=pad(arcs.following, size, NONE),
+      order=np.arange(children, dtype=np.int32)), pad(
+          logs.astype(np.float32), size, 0)
 
 
 @functools.lru_cache(maxsize=None)

@@ -173,6 +173,26 @@ def parallel_latency(target_calls, draft_calls, draft_cost):
                     np.asarray(target_calls, np.float64))
 
 
+def mean_accepted(accepted_by_depth, target_calls, post_verify_calls=0):
+  """Returns mean accepted tokens: drafted ones from a rejection to the next.
+
+  PEARL's own metric (arXiv 2408.11850), whose drafts go on over rounds while
+  all are accepted. Where each call ends its draft, it is the mean a call.
+
+  Args:
+    accepted_by_depth: `[B, D + 1]`, target calls that accepted exactly
+      0, 1, ..., D drafted tokens.
+    target_calls: `[B]`, all of them.
+    post_verify_calls: `[B]`, those that went on with a draft; of `pearl`.
+
+  Returns:
+    float.
+  """
+  counts = _sum(accepted_by_depth)
+  return ratio(counts @ np.arange(len(counts)),
+               np.subtract(target_calls, post_verify_calls))
+
+
 def token_rate(emitted, seconds):
   """Returns tokens per second.
 

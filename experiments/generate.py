@@ -87,6 +87,7 @@ def main():
                      judged.reward)
   display_flags.check(methods, sampling)
   rows = display_flags.TEXTS.value
+  display_flags.note("Reading the models ...")
   pair = generation_flags.load(pair, methods, rows, rows, prompt_length)
   pair = constraint_flags.apply(pair, prompt_length, budget)
   if generation_flags.COMPILED.value:

@@ -25,7 +25,8 @@ LIBRARY = [
     ("search", "argument_checks", "metrics"),
     ("loop",),
     ("generate", "methods", "drawing"),
-    ("grammar_aligned",),
+    ("grammar_aligned", "draft_conditioned", "roles"),
+    ("approximately_aligned",),
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
@@ -37,7 +38,8 @@ MODELS = [
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
             "diffusion", "entropy_threshold", "estimate", "exactness",
             "forward_cycles", "generate", "grammar", "parity", "plan_check",
-            "prefix_sharing", "queue_counts", "row_counts", "rsd", "scaling",
+            "prefix_sharing", "queue_counts", "role_timing", "row_counts",
+            "rsd", "scaling",
             "start_table", "synthetic_pair", "tpu_estimate", "train",
             "tree_budget")
 # Former names of programs, which run them.
@@ -205,4 +207,4 @@ def test_control_right_imports_are_not(name, source):
 
 def test_control_a_new_folder_has_no_floor():
   assert height("decoding_jax.utils.new") is None
-  assert height("decoding_jax.methods.new") == len(LIBRARY) - 2
+  assert height("decoding_jax.methods.new") == len(LIBRARY) - 3

@@ -7,6 +7,7 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(branching=(2, 2)),
             dict(branching=(2, 2), verification="layer"),
             dict(branching=(2, 2), verification="conditional_ot"),
+            dict(branching=(2, 2), verification="rheo"),
             dict(branching=(2, 2), verification="shared_gumbel"))
 
 

@@ -4,7 +4,8 @@ from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
 EXAMPLES = (dict(width=3, depth=2),
-            dict(width=3, depth=2, verification="traversal"))
+            dict(width=3, depth=2, verification="traversal"),
+            dict(width=3, depth=2, verification="rheo"))
 
 
 def make(width: int, depth: int, verification: str = verifiers.USUAL

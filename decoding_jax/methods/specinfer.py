@@ -4,12 +4,15 @@ from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
-EXAMPLES = (dict(num_paths=2, depth=2), dict(expansion=(2, 2)))
+EXAMPLES = (dict(num_paths=2, depth=2), dict(expansion=(2, 2)),
+            dict(num_paths=2, depth=2, verification="gbv"),
+            dict(num_paths=2, depth=2, verification="spectr_gbv"))
 # What an expansion replaces: the sizes that a call without any has.
 _SIZES = (3, 4)
 
 
-def make(num_paths: int = 3, depth: int = 4, expansion=None) -> Method:
+def make(num_paths: int = 3, depth: int = 4, expansion=None,
+         verification: str = verifiers.USUAL) -> Method:
   """Makes SpecInfer: samples and recursive rejection with replacement.
 
   Args:
@@ -17,16 +20,17 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None) -> Method:
     depth: tokens of a path.
     expansion: instead of both, in how many ways a path goes on at level
       0, 1, ..., D - 1, the paper's expansion: `(3, 1)` is 3 paths of 2 tokens.
+    verification: any of `verifiers.RULES` for independent samples.
 
   Returns:
     The method.
 
   Raises:
-    ValueError: naming the size, its value and what is allowed.
+    ValueError: naming the option, its value and what is allowed.
   """
   if expansion is None:
     # At temperature 0 independent paths would all be the same one.
-    return _method(f"{num_paths}x{depth}", expanders.iid_paths(
+    return _method(f"{num_paths}x{depth}", verification, expanders.iid_paths(
         num_paths, depth), expanders.top_beam(num_paths, depth))
   if (num_paths, depth) != _SIZES:
     raise ValueError(f"num_paths={num_paths}, depth={depth}, expansion="
@@ -36,11 +40,11 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None) -> Method:
   samples = expanders.iid_tree(expansion)
   # The same bounds at all temperatures, though here no paths agree.
   best = expanders.top_k(expansion)._replace(layout=samples.layout)
-  return _method("-".join(map(str, expansion)), samples, best)
+  return _method("-".join(map(str, expansion)), verification, samples, best)
 
 
-def _method(sizes, samples, best) -> Method:
-  return Method(f"specinfer({sizes})",
-                sampled=verifiers.pair(samples,
-                                       verifiers.recursive(replacement=True)),
+def _method(sizes, verification, samples, best) -> Method:
+  suffix, verifier, _ = verifiers.of_name(verification, [samples.draws])
+  return Method(f"specinfer({sizes}{suffix})",
+                sampled=verifiers.pair(samples, verifier),
                 greedy=verifiers.pair(best, verifiers.match()))

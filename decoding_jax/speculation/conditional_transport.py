@@ -27,6 +27,15 @@ With one child a node this is block verification (arXiv 2403.10444); with two
 and a = 1 the rule of SpecHub (arXiv 2411.05289). Unlike there, how many
 children a node has must not depend on a token that was drawn: a beam will not
 do.
+
+`by_node` goes down from the root by that rule with a = 1 and any number of
+children. RheoSampling (arXiv 2609.21827; of which just the abstract was at
+hand) has such trees: the best tokens are fixed, one is drawn of the tail, and
+the shape does not depend on the draw. Given a node and how many children it
+has, the token it emits is x with probability min(d, t)(x), y_j with t(y_j), and
+any other with max(t - d, 0): in all t. That holds whatever was drawn above or
+elsewhere, so that a beam will do if it fixes these numbers before it draws, as
+`beam.with_one_sample` does.
 """
 
 import functools
@@ -38,7 +47,8 @@ import numpy as np
 
 from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import paths, tree as tree_lib
-from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
+from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE,
+                                Verifier)
 
 
 @functools.lru_cache(maxsize=None)
@@ -49,6 +59,23 @@ def verifier() -> Verifier:
     The verifier, for drafts with `Draws.ONE_SAMPLED`.
   """
   return Verifier(None, frozenset({Draws.ONE_SAMPLED}), walk)
+
+
+@functools.lru_cache(maxsize=None)
+def by_node() -> Verifier:
+  """Optimal transport of each node by itself.
+
+  Returns:
+    The verifier, for drafts with `Draws.ONE_SAMPLED` or `Draws.ONE_IN_BEAM`.
+  """
+  def rule(uniforms, target, draft, tokens, valid):
+    at = _plan(target, jnp.ones_like(target, shape=()), draft, tokens, valid)
+    hits = valid & (uniforms < at.chances)
+    rest = jnp.where(at.rest.sum() > 0, at.rest, target)
+    return (jnp.where(hits.any(), jnp.argmax(hits), NONE).astype(jnp.int32),
+            rest / rest.sum())
+
+  return Verifier(rule, frozenset({Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM}))
 
 
 def find(uniforms, layout: Layout, tree: DraftTree, probs):
@@ -67,15 +94,15 @@ def find(uniforms, layout: Layout, tree: DraftTree, probs):
   reached, chances = jnp.ones_like(uniforms), []
   for level in tree_lib.level_slices(layout):
     nodes = jnp.arange(level.start, level.stop)
-    at = jax.vmap(functools.partial(_weigh, size, tree, probs))(
+    children, at = jax.vmap(functools.partial(_weigh, size, tree, probs))(
         nodes, reached[level])
     # What is no child of the node is written nowhere.
-    reached = reached.at[at.children].set(at.chances, mode="drop")
+    reached = reached.at[children].set(at.chances, mode="drop")
     chances.append(at.itself)
   order = post_order(layout)
   hits = tree.valid & (uniforms < jnp.concatenate(chances).at[0].set(2))
   node = jnp.asarray(order)[jnp.argmax(hits[order])]
-  at = _weigh(size, tree, probs, node, reached[node])
+  _, at = _weigh(size, tree, probs, node, reached[node])
   return node, jnp.where(at.rest.sum() > 0, at.rest, probs(node))
 
 
@@ -113,26 +140,30 @@ class _Weights(NamedTuple):
   """What is known of a node by the probability that it is reached.
 
   Attributes:
-    children: `[K]` int32, M where there is no child.
-    chances: `[K]`, with which they are reached.
+    chances: `[K]`, with which its children are reached.
     itself: `[]`, the probability to accept the node after them.
     rest: `[V]`, weights of the token that follows it then.
   """
-  children: Array
   chances: Array
   itself: Array
   rest: Array
 
 
-def _weigh(size, tree: DraftTree, probs, node, reached) -> _Weights:
-  """A node and its children."""
+def _weigh(size, tree: DraftTree, probs, node, reached):
+  """Children of a node, `[K]`, M where there is none; and `_Weights`."""
   children, valid = tree_lib.children(tree, size, node)
-  tokens = tree.tokens[children]
-  mass = reached * probs(node)
+  # A node of the last level has no draft distribution, and no child either.
+  return jnp.where(valid, children, len(tree.tokens)), _plan(
+      probs(node), reached, jnp.exp(tree.log_probs[node]),
+      tree.tokens[children], valid)
+
+
+def _plan(target, reached, draft, tokens, valid) -> _Weights:
+  """The transport of a node, of which nothing else is known."""
+  mass = reached * target
   fixed = jnp.where(valid[1:], tokens[1:], len(mass))
   off = lambda x: vocabulary.put(x, fixed, 0)
-  # A node of the last level has no draft distribution, and no child either.
-  draft = off(jnp.exp(tree.log_probs[node]))
+  draft = off(draft)
   draft = jnp.where(valid[0], draft / jnp.where(valid[0], draft.sum(), 1), 0)
   rest = jnp.maximum(off(mass) - draft, 0)
   left = 1 - reached + rest.sum()
@@ -142,10 +173,8 @@ def _weigh(size, tree: DraftTree, probs, node, reached) -> _Weights:
   at_drawn = lambda x: vocabulary.take(x, tokens[0])
   drawn = jnp.where(valid[0], jnp.minimum(1, _ratio(
       at_drawn(mass), at_drawn(draft))), 0)
-  return _Weights(
-      jnp.where(valid, children, len(tree.tokens)),
-      jnp.concatenate([drawn[None], _ratio(likely, lefts)]),
-      _ratio(rest.sum(), left), rest)
+  return _Weights(jnp.concatenate([drawn[None], _ratio(likely, lefts)]),
+                  _ratio(rest.sum(), left), rest)
 
 
 def _ratio(part, whole):

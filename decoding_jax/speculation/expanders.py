@@ -257,7 +257,8 @@ def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
     draws: one of `OF_BEAMS`. Without replacement it is a stochastic beam
       (RSD-S; arXiv 2402.14160, section 3.2), `ARBITRARY` a plain one. With
       `SHARED_NOISE` children of a node are ordered as in `product_tree`, and
-      the beam keeps those whose paths have the largest scores.
+      the beam keeps those whose paths have the largest scores. `ONE_IN_BEAM` is
+      `beam.with_one_sample` (after arXiv 2609.21827).
 
   Returns:
     The expander.
@@ -355,7 +356,8 @@ def _sample_and_best(key, log_probs, counts):
 _PICKS = {Draws.WITHOUT_REPLACEMENT: _draw, Draws.ARBITRARY: _best,
           Draws.ONE_SAMPLED: _sample_and_best, Draws.SHARED_NOISE: _draw_alike}
 _BEAMS = {Draws.WITHOUT_REPLACEMENT: beam.perturbed,
-          Draws.ARBITRARY: beam.plain, Draws.SHARED_NOISE: _perturbed_alike}
+          Draws.ARBITRARY: beam.plain, Draws.ONE_IN_BEAM: beam.with_one_sample,
+          Draws.SHARED_NOISE: _perturbed_alike}
 OF_FIXED_TREES, OF_BEAMS = frozenset(_PICKS), frozenset(_BEAMS)
 
 

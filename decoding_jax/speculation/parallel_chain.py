@@ -23,164 +23,138 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
-from decoding_jax.kernels import random, vocabulary
+from decoding_jax.kernels import random
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.types import (Array, Context, DecodeState, Decoder,
-                                Stats)
+from decoding_jax.speculation import rounds
+from decoding_jax.types import Array, Context, DecodeState, Decoder
 
 
 @flax.struct.dataclass
-class _Pending:
-  """Drafted tokens after the newest token that no call has judged.
+class _Drafts:
+  """Drafted tokens in their order.
 
   Attributes:
-    tokens: `[B, D - 1]` int32.
-    log_probs: `[B, D - 1, V]` float32, of which they are samples.
-    some: `[B]` bool; where not set, none is pending.
+    tokens: `[B, T]` int32; T is D, or D - 1 of those that are pending.
+    log_probs: `[B, T, V]` float32, of which they are samples.
   """
   tokens: Array
   log_probs: Array
-  some: Array
 
 
 def decoder(depth: int, draw: Callable, judge: Callable) -> Decoder:
   """The decoder that drafts D tokens while the target scores as many.
 
-  The draft cache holds the committed and the pending tokens but the last one.
+  The outcome of a round is 1 where tokens are pending. The target carries these
+  and the drafter the last of them, up to which its cache goes.
 
   Args:
     depth: D, at least 2.
     draw: `(key, log_probs [V]) -> token []`, drafts.
-    judge: `(uniform [], target [V], draft [V], token []) -> (accepted [],
-      residual [V])`, distributions in and out.
+    judge: of `rounds.verify`.
 
   Returns:
     The decoder; its `stats.extra` has `post_verify_calls [B]`, those of the
     target calls that were a post-verify.
   """
-  return Decoder(functools.partial(_init, depth),
-                 functools.partial(_step, depth, draw, judge),
-                 max_slots_ahead=2 * depth - 2, needs_draft=True)
+  return rounds.decoder(rounds.Rounds(
+      functools.partial(_begin, depth), functools.partial(_propose, depth),
+      _score, functools.partial(_prepare, depth, draw),
+      functools.partial(_settle, depth, judge), depth), 2 * depth - 2)
 
 
-def reject(uniform, target, draft, token):
-  """Judges a sample of the draft distribution (arXiv 2211.17192)."""
-  drafted, own = (vocabulary.take(x, token) for x in (draft, target))
-  return uniform * drafted < own, sampling.residual(target, draft)
+def _begin(depth, context: Context, state: DecodeState):
+  zeros = jnp.zeros(len(state.length), jnp.int32)
+  pending = len(zeros), depth - 1
+  drafts = _Drafts(jnp.zeros(pending, jnp.int32), jnp.zeros(
+      (*pending, context.target.vocab_size), jnp.float32))
+  return rounds.Carry(drafts, zeros, zeros), {"post_verify_calls": zeros}
 
 
-def match(uniform, target, draft, token):
-  """Judges any token at temperature 0."""
-  del uniform, draft
-  return token == sampling.most_probable(target), target
+def _propose(depth, context: Context, drafting: rounds.Drafting):
+  """Nothing: the target has what is pending. Drops what was rejected."""
+  del context
+  news = drafting.news
+  length = news.length - 1 + (depth - 1) * news.outcome
+  return None, drafting.replace(cache=drafting.cache.replace(length=length))
 
 
-def _init(depth, context: Context, state: DecodeState) -> DecodeState:
-  batch = len(state.length)
-  zeros = jnp.zeros(batch, jnp.int32)
-  pending = batch, depth - 1
-  return state.replace(
-      carry=_Pending(jnp.zeros(pending, jnp.int32), jnp.zeros(
-          (*pending, context.target.vocab_size), jnp.float32), zeros > 0),
-      stats=Stats(zeros, zeros, zeros, zeros,
-                  jnp.zeros((batch, depth + 1), jnp.int32),
-                  {"post_verify_calls": zeros}))
+def _score(context: Context, state: DecodeState, early):
+  del early
+  return greedy_rollout.extend(
+      context.target, context.target_params, state.target_cache,
+      jnp.concatenate([token_buffer.newest(state, 1), state.carry.text.tokens],
+                      axis=1), 0)
 
 
-def _step(depth, draw, judge, context: Context,
-          state: DecodeState) -> DecodeState:
-  """One round: neither model waits for the other's result."""
-  pending, before = state.carry, state
-  keys = jax.vmap(random.fold_in)(state.keys, state.step)
-  draft_keys, verify_keys = jax.vmap(random.split, out_axes=1)(keys)
-  newest = token_buffer.newest(state, 1)
-  with jax.named_scope("draft"):
-    fresh, draft_cache = _draft(depth, draw, draft_keys, context, state, newest)
-  with jax.named_scope("target_forward"):
-    logits, target_cache = greedy_rollout.extend(
-        context.target, context.target_params, state.target_cache,
-        jnp.concatenate([newest, pending.tokens], axis=1), 0)
-  with jax.named_scope("verify"):
-    chain, size = _judged(pending, fresh)
-    tokens, accepted = jax.vmap(functools.partial(_verify, judge))(
-        verify_keys, logits, context.warper, chain, size)
-  with jax.named_scope("commit"):
-    state, count = token_buffer.commit(
-        state, tokens, token_buffer.log_probs(logits, tokens),
-        jnp.minimum(accepted + 1, size), context.eos_id)
-    some = (accepted == size) & ~state.done
-    cached = state.length - 1
-    return state.replace(
-        carry=_Pending(fresh.tokens[:, 1:], fresh.log_probs[:, 1:], some),
-        target_cache=target_cache.replace(length=cached),
-        draft_cache=draft_cache.replace(
-            length=cached + (depth - 1) * some.astype(jnp.int32)),
-        stats=_count(before, depth, accepted, count))
+def _prepare(depth, draw, context: Context, drafting: rounds.Drafting):
+  """Drafts D tokens after the pending ones."""
+  news = drafting.news
+  last = jnp.where(news.outcome > 0, drafting.carry, news.newest)
+  keys, _ = rounds.split_keys(drafting.keys, news.step)
+  tokens, log_probs, cache = draft(depth, draw, keys, context, drafting.cache,
+                                   last)
+  return _Drafts(tokens, log_probs), drafting.replace(cache=cache,
+                                                      carry=tokens[:, -1])
 
 
-def _draft(depth, draw, keys, context: Context, state: DecodeState, newest):
-  """Drafts D tokens after the pending ones; returns them and the cache."""
+def draft(depth, draw, keys, context: Context, cache, last):
+  """Drafts D tokens, one after the other.
+
+  Args:
+    depth: D.
+    draw: of `decoder`.
+    keys: `[B]` random keys.
+    context: holds the draft model.
+    cache: its cache, up to the token before the last one.
+    last: `[B]` int32, after which it drafts.
+
+  Returns:
+    tokens `[B, D]`, their distributions `[B, D, V]`, and the cache, which has
+    all but the last of them.
+  """
   def step(carry, keys):
     token, cache = carry
     logits, cache = greedy_rollout.extend(
         context.draft, context.draft_params, cache, token[:, None], 1)
-    log_probs = sampling.drop_underflowing(jax.vmap(sampling.log_probs)(
-        context.draft_warper, logits[:, 0]))
+    log_probs = rounds.draft_log_probs(context, logits[:, 0])
     token = jax.vmap(draw)(keys, log_probs).astype(jnp.int32)
     return (token, cache), (token, log_probs)
 
-  last = jnp.where(state.carry.some, state.carry.tokens[:, -1], newest[:, 0])
   keys = jax.vmap(lambda key: random.split(key, depth), out_axes=1)(keys)
-  (_, cache), (tokens, log_probs) = jax.lax.scan(
-      step, (last, state.draft_cache), keys)
-  fresh = _Pending(tokens.swapaxes(0, 1), log_probs.swapaxes(0, 1),
-                   ~state.done)
-  return fresh, cache
+  (_, cache), (tokens, log_probs) = jax.lax.scan(step, (last, cache), keys)
+  return tokens.swapaxes(0, 1), log_probs.swapaxes(0, 1), cache
 
 
-def _judged(pending: _Pending, fresh: _Pending):
+def _settle(depth, judge, context: Context, before: DecodeState, early,
+            fresh: _Drafts, logits) -> DecodeState:
+  del early
+  carry = before.carry
+  _, keys = rounds.split_keys(before.keys, before.step)
+  with jax.named_scope("verify"):
+    chain, size = _judged(carry.text, carry.outcome > 0, fresh)
+    tokens, accepted = jax.vmap(functools.partial(rounds.verify, judge))(
+        keys, logits, context.warper, chain, size)
+  with jax.named_scope("commit"):
+    state, _ = token_buffer.commit(
+        before, tokens, token_buffer.log_probs(logits, tokens),
+        jnp.minimum(accepted + 1, size), context.eos_id)
+    outcome = ((accepted == size) & ~state.done).astype(jnp.int32)
+    pending = jax.tree.map(lambda x: x[:, 1:], fresh)
+    state = state.replace(
+        carry=rounds.Carry(pending, carry.drafter, outcome),
+        target_cache=state.target_cache.replace(length=state.length - 1))
+    return rounds.count(before, state, accepted, depth,
+                        carry.outcome * (depth - 1),
+                        post_verify_calls=carry.outcome)
+
+
+def _judged(pending: _Drafts, some, fresh: _Drafts):
   """Returns `[B, D]` tokens and their distributions, and how many `[B]`."""
   def either(old, new):
-    some = pending.some.reshape(-1, *(1,) * (old.ndim - 1))
-    return jnp.where(some, jnp.concatenate([old, new[:, :1]], axis=1), new)
+    chosen = some.reshape(-1, *(1,) * (old.ndim - 1))
+    return jnp.where(chosen, jnp.concatenate([old, new[:, :1]], axis=1), new)
 
   chain = (either(pending.tokens, fresh.tokens),
            either(pending.log_probs, fresh.log_probs))
-  size = jnp.where(pending.some, chain[0].shape[1], 1)
+  size = jnp.where(some, chain[0].shape[1], 1)
   return chain, size.astype(jnp.int32)
-
-
-def _verify(judge, key, logits, warper, chain, size):
-  """Judges a chain, in one row.
-
-  Returns:
-    `[D]` int32, the accepted tokens and, unless all are, one instead of the
-    first that is not; and how many are accepted.
-  """
-  tokens, log_probs = chain
-  order = jnp.arange(len(tokens))
-  uniform_key, draw_key = random.split(key)
-  target = jnp.exp(sampling.log_probs(warper, logits))
-  hits, rests = jax.vmap(judge)(random.uniform(uniform_key, tokens.shape),
-                                target, jnp.exp(log_probs), tokens)
-  passed = jnp.cumprod((hits & (order < size)).astype(jnp.int32))
-  accepted = passed.sum(dtype=jnp.int32)
-  rest = rests[jnp.minimum(accepted, len(tokens) - 1)]
-  other = sampling.draw(draw_key, jnp.log(rest)).astype(jnp.int32)
-  return jnp.where(order == accepted, other, tokens), accepted
-
-
-def _count(state: DecodeState, depth, accepted, count) -> Stats:
-  """Returns the counts after a round; `state` is the one before it."""
-  stats, runs = state.stats, (~state.done).astype(jnp.int32)
-  post = runs * state.carry.some.astype(jnp.int32)
-  depths = jnp.arange(depth + 1)[None]
-  return Stats(
-      target_calls=stats.target_calls + runs,
-      draft_calls=stats.draft_calls + runs * depth,
-      emitted=stats.emitted + count,
-      nodes=stats.nodes + post * (depth - 1),
-      accepted_by_depth=stats.accepted_by_depth + runs[:, None] * (
-          depths == accepted[:, None]).astype(jnp.int32),
-      extra={"post_verify_calls": stats.extra["post_verify_calls"] + post})

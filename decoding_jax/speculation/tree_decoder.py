@@ -1,6 +1,7 @@
 """The loop's step for draft trees: propose, score, verify, commit, observe."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,9 @@ from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import tree as tree_lib, verifiers
 from decoding_jax.speculation.drafters import feature_head
-from decoding_jax.types import (Context, DecodeState, Decoder, Drafter,
-                                DraftTree, Head, LanguageModel, Method, NONE,
-                                Pair, Seen, Stats, Verdict)
+from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
+                                Drafter, DraftTree, Head, LanguageModel, Method,
+                                NONE, Pair, Seen, Stats, Verdict)
 
 
 def decoder_of(method: Method, greedy: bool) -> Decoder | None:
@@ -73,44 +74,101 @@ def _step_with_tree(pair: Pair, context: Context,
   # Profiles tell the parts of a step by these names.
   with jax.named_scope("draft"):
     tree, pending = pair.drafter.propose(draft_keys, context, state)
-  with jax.named_scope("target_forward"):
-    logits, block = _scoring(pair.drafter, context.target)(
-        context, state.target_cache, tree, state.length)
-  with jax.named_scope("verify"):
-    verdict = jax.vmap(
-        lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:]))(
-            verify_keys, tree, logits, context.warper)
+  judge = functools.partial(_judge, pair, context, state, verify_keys)
+  narrow = pair.drafter.narrow
+  judged = judge(layout, tree) if narrow is None else jax.lax.cond(
+      tree.valid[:, 1 + tree_lib.num_nodes(narrow):].any(),
+      functools.partial(judge, layout), functools.partial(judge, narrow), tree)
   with jax.named_scope("commit"):
-    after, tokens, count = _commit(state, context, tree, verdict, logits,
-                                   block)
-    after = after.replace(stats=_count(
-        state, pair.drafter, draft_calls(pair.drafter, context.draft), tree,
-        verdict, count))
-    seen = Seen(tree, logits, block, verdict, tokens, count, pending)
+    after, count = token_buffer.commit(
+        state, judged.tokens, judged.log_probs, judged.verdict.num_accepted + 1,
+        context.eos_id)
+    after = after.replace(
+        target_cache=cache_lib.commit(state.target_cache, judged.block,
+                                      judged.slots, count),
+        stats=_count(state, pair.drafter,
+                     draft_calls(pair.drafter, context.draft), tree,
+                     judged.verdict, count))
+    seen = Seen(tree, judged.logits, judged.block, judged.verdict,
+                judged.tokens, count, pending)
+  # A head reads here what was committed.
+  with jax.named_scope("draft"):
     return pair.drafter.observe(context, state, after, seen), seen
 
 
-def _commit(state: DecodeState, context: Context, tree, verdict, logits,
-            block):
-  """The state with the accepted path, its tokens, how many were committed."""
-  tokens = _path_tokens(tree, verdict)
-  slots = cache_lib.await_logits(verdict.path, logits)
-  logits = buffers.take_along(logits, verdict.path[:, :, None], axis=1)
-  after, count = token_buffer.commit(
-      state, tokens, token_buffer.log_probs(logits, tokens),
-      verdict.num_accepted + 1, context.eos_id)
-  return after.replace(target_cache=cache_lib.commit(
-      state.target_cache, block, slots, count)), tokens, count
+class _Judged(NamedTuple):
+  """What the target says of a tree.
+
+  Attributes:
+    logits: `[B, M, V]`.
+    block: of M slots.
+    verdict: the path that is accepted.
+    tokens: `[B, D + 1]` int32, of the path and the one after it.
+    log_probs: `[B, D + 1]` float32, the target's own.
+    slots: `[B, D + 1]` int32, nodes of the path, known after the logits.
+  """
+  logits: Array
+  block: Block
+  verdict: Verdict
+  tokens: Array
+  log_probs: Array
+  slots: Array
 
 
-def _scoring(drafter: Drafter, target: LanguageModel):
+def _judge(pair: Pair, context: Context, state: DecodeState, keys, layout,
+           tree: DraftTree) -> _Judged:
+  """Scores the nodes of a layout, the first ones of a tree, and verifies."""
+  whole, shape = tree, pair.drafter.layout
+  if layout is not shape:
+    tree = _first_nodes(tree, layout)
+  with jax.named_scope("target_forward"):
+    score_tree = _scoring(pair.drafter, context.target, whole.tokens.shape[1])
+    logits, block = score_tree(context, state.target_cache, tree, state.length)
+  with jax.named_scope("verify"):
+    verdict = jax.vmap(
+        lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:],
+                                    levels=tree_lib.depth(shape)))(
+                                        keys, tree, logits, context.warper)
+  with jax.named_scope("commit"):
+    tokens = _path_tokens(tree, verdict)
+    slots = cache_lib.await_logits(verdict.path, logits)
+    log_probs = token_buffer.log_probs(buffers.take_along(
+        logits, verdict.path[:, :, None], axis=1), tokens)
+  more = tree_lib.depth(shape) - tree_lib.depth(layout)
+  if not more:
+    return _Judged(logits, block, verdict, tokens, log_probs, slots)
+  pad = lambda x, **how: jnp.pad(x, ((0, 0), (0, more)), **how)
+  nodes = whole.tokens.shape[1] - tree.tokens.shape[1]
+  return _Judged(
+      jnp.pad(logits, ((0, 0), (0, nodes), (0, 0))), block,
+      verdict.replace(
+          path=pad(verdict.path, mode="edge"),
+          ranks=pad(verdict.ranks, constant_values=NONE),
+          num_children=pad(verdict.num_children)),
+      pad(tokens), pad(log_probs), pad(slots, mode="edge"))
+
+
+def _first_nodes(tree: DraftTree, layout) -> DraftTree:
+  """The first nodes of a tree, which are one of such a layout."""
+  size = 1 + tree_lib.num_nodes(layout)
+  first = lambda x, count: None if x is None else x[:, :count]
+  return DraftTree(
+      tree.tokens[:, :size], tree.parents[:, :size], tree.valid[:, :size],
+      tree.mask[:, :size, :size],
+      first(tree.log_probs, size - layout.widths[-1]),
+      first(tree.noise_keys, 1 + tree_lib.depth(layout)))
+
+
+def _scoring(drafter: Drafter, target: LanguageModel, slots):
   """Returns the function that scores the trees of a drafter."""
   if drafter.budget and target.packs:
     return functools.partial(score_valid, drafter.budget)
-  return score_drafted if drafter.skips else score
+  return score_drafted if drafter.skips else functools.partial(
+      score, slots=slots)
 
 
-def score(context: Context, cache, tree: DraftTree, length, *packed):
+def score(context: Context, cache, tree: DraftTree, length, slots=None,
+          packed=()):
   """One target call over the root and all nodes.
 
   Args:
@@ -118,15 +176,20 @@ def score(context: Context, cache, tree: DraftTree, length, *packed):
     cache: the target's, without the root.
     tree: what to score.
     length: `[B]` int32, committed tokens, the root included.
-    *packed: of a target that packs, see `types.LanguageModel`.
+    slots: of the block, M or more; None for M.
+    packed: one more argument of a target that packs; () for none.
 
   Returns:
-    logits `[B, M, V]` and a block of M slots.
+    logits `[B, M, V]` and a block of so many slots.
   """
-  block = cache_lib.init_block(cache, tree.tokens.shape[1])
+  size = tree.tokens.shape[1]
+  slots = size if slots is None else slots
+  block = cache_lib.init_block(cache, slots)
   positions = (length - 1)[:, None] + tree_lib.positions(tree)
   return context.target.forward(context.target_params, tree.tokens, positions,
-                                cache, block, 0, tree.mask, *packed)
+                                cache, block, 0, jnp.pad(
+                                    tree.mask, ((0, 0), (0, 0),
+                                                (0, slots - size))), *packed)
 
 
 def score_valid(budget, context: Context, cache, tree: DraftTree, length):
@@ -138,7 +201,8 @@ def score_valid(budget, context: Context, cache, tree: DraftTree, length):
   size = len(length) + budget(len(length))
   nodes, = jnp.nonzero(tree.valid.ravel(), size=size,
                        fill_value=tree.valid.size)
-  return score(context, cache, tree, length, nodes.astype(jnp.int32))
+  return score(context, cache, tree, length,
+               packed=(nodes.astype(jnp.int32),))
 
 
 def score_drafted(context: Context, cache, tree: DraftTree, length):

@@ -26,28 +26,42 @@ class Rule(NamedTuple):
   """A way to verify that methods offer by its name.
 
   Attributes:
-    draws: how children must be drawn for it.
+    draws: how children may be drawn for it; the first one that a method can
+      draw is taken.
     alias: its name in papers on chains, which is accepted as well.
-    module: of `verifier()`, next to this one; few runs need it. None for
-      `recursive`.
+    maker: module next to this one, which few runs need, and function that
+      returns the verifier. None for `recursive`.
   """
-  draws: Draws
+  draws: tuple[Draws, ...]
   alias: str | None = None
-  module: str | None = None
+  maker: str | None = None
 
 
 # The usual one first.
 RULES = {
-    # arXiv 2402.14160.
-    "recursive": Rule(Draws.WITHOUT_REPLACEMENT, "token"),
+    # arXiv 2402.14160; with replacement 2305.09781.
+    "recursive": Rule((Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT),
+                      "token"),
     # arXiv 2505.12398; on a chain 2403.10444.
-    "traversal": Rule(Draws.WITHOUT_REPLACEMENT, "block", "traversal"),
+    "traversal": Rule((Draws.WITHOUT_REPLACEMENT,), "block",
+                      "traversal:verifier"),
     # As traversal, but level by level.
-    "layer": Rule(Draws.WITHOUT_REPLACEMENT, module="layers"),
+    "layer": Rule((Draws.WITHOUT_REPLACEMENT,), maker="layers:verifier"),
     # After arXiv 2605.04543, by a derivation of this library.
-    "conditional_ot": Rule(Draws.ONE_SAMPLED, module="conditional_transport"),
-    # arXiv 2408.07978; its text does not depend on the drafts.
-    "shared_gumbel": Rule(Draws.SHARED_NOISE, module="shared_gumbel"),
+    "conditional_ot": Rule((Draws.ONE_SAMPLED,),
+                           maker="conditional_transport:verifier"),
+    # After arXiv 2609.21827; of two children 2411.05289.
+    "rheo": Rule((Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM),
+                 maker="conditional_transport:by_node"),
+    # arXiv 2408.07978, 2504.15475; its text does not depend on the drafts.
+    "shared_gumbel": Rule((Draws.SHARED_NOISE,),
+                          maker="shared_gumbel:verifier"),
+    # After arXiv 2602.16961, 2604.25925 and 2511.15898.
+    "gbv": Rule((Draws.WITH_REPLACEMENT,), maker="path_blocks:gbv"),
+    "spectr_gbv": Rule((Draws.WITH_REPLACEMENT,),
+                       maker="path_blocks:spectr_gbv"),
+    "global_resolution": Rule((Draws.WITH_REPLACEMENT,),
+                              maker="path_blocks:global_resolution"),
 }
 USUAL = next(iter(RULES))
 _ALIASES = {rule.alias: name for name, rule in RULES.items() if rule.alias}
@@ -87,7 +101,7 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
 
 
 def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
-         warper: sampling.LogitsWarper) -> Verdict:
+         warper: sampling.LogitsWarper, levels: int | None = None) -> Verdict:
   """Accepts a path, in one row.
 
   Args:
@@ -97,6 +111,8 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
     warper: from logits to the target's distribution, without its batch axis.
+    levels: of the tree that these are the first nodes of, whose verdict it is
+      if there is no valid node after them; None for all.
 
   Returns:
     A verdict without its batch axis. If the drafts are samples that fit the
@@ -106,7 +122,7 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
   depth = tree_lib.depth(layout)
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warper)
-  keys = random.split(key, 1 + depth)
+  keys = random.split(key, 1 + (depth if levels is None else levels))
   root, levels = jnp.int32(0), jnp.zeros(depth, jnp.int32)
   probs = _distribution(warper, logits, root)
   descent = _Descent(root, root, jnp.bool_(depth > 0), probs, probs,
@@ -330,7 +346,7 @@ def matched(name: str, drafter: Drafter | Expander) -> Method:
 
 def names(draws: Iterable[Draws] = frozenset(Draws)) -> list[str]:
   """Returns the names of rules for children that can be drawn in these ways."""
-  return [name for name, rule in RULES.items() if rule.draws in draws]
+  return [name for name, rule in RULES.items() if set(draws) & {*rule.draws}]
 
 
 def canonical(verification: str) -> str:
@@ -356,9 +372,10 @@ def of_name(verification: str,
   if name not in allowed:
     values.check_one_of("verification", verification, dict.fromkeys(allowed))
   rule = RULES[name]
-  make = functools.partial(recursive, False) if rule.module is None else (
-      pkgutil.resolve_name(f"decoding_jax.speculation.{rule.module}:verifier"))
-  return "" if name == USUAL else f", {name}", make(), rule.draws
+  drawn = next(x for x in rule.draws if x in draws)
+  verifier = recursive(drawn == Draws.WITH_REPLACEMENT) if not rule.maker else (
+      pkgutil.resolve_name(f"decoding_jax.speculation.{rule.maker}")())
+  return "" if name == USUAL else f", {name}", verifier, drawn
 
 
 def _name(verifier):

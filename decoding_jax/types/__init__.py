@@ -110,6 +110,8 @@ class Decoder(NamedTuple):
     needs_features: whether the target must keep features, see `Cache`.
     step_with_tree: `(context, state) -> (state, Seen)`, the same step and what
       it has drafted, scored and accepted; None for a step without a tree.
+    rounds: the same step in parts for two groups of devices, a
+      `speculation.rounds.Rounds`; None for a step without such parts.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]
@@ -120,6 +122,7 @@ class Decoder(NamedTuple):
   needs_reward: bool = False
   needs_features: bool = False
   step_with_tree: Optional[Callable[..., tuple["DecodeState", Seen]]] = None
+  rounds: Optional[Any] = None
 
 
 class Method(NamedTuple):

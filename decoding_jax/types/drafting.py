@@ -23,6 +23,8 @@ class Draws(enum.Enum):
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
+    ONE_IN_BEAM: the same in a beam: how many children a node has depends on
+      tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
       `DraftTree.noise_keys`, which the target shares: no fresh samples.
   """
@@ -30,6 +32,7 @@ class Draws(enum.Enum):
   WITHOUT_REPLACEMENT = "samples without replacement"
   WITH_REPLACEMENT = "independent samples"
   ONE_SAMPLED = "one sample and the most probable tokens"
+  ONE_IN_BEAM = "one sample and the most probable tokens, in a beam"
   SHARED_NOISE = "ranked by noise that the target shares"
 
   def __repr__(self):
@@ -180,6 +183,9 @@ class Drafter(NamedTuple):
       `propose` sets `DraftTree.noise_keys`.
     skips: whether to score the root alone in a step in which no row drafted
       anything. False for drafters whose invalid nodes must be scored.
+    narrow: the shape of most trees, of levels: where no row has a valid node
+      after so many, these alone are scored and verified, and the others' logits
+      are 0. None: always all.
     head_calls: `(head) -> number`, the calls where a head drafts; None for
       `head.forwards(D)`.
     takes_head: whether what drafts may be a `Head`.
@@ -195,6 +201,7 @@ class Drafter(NamedTuple):
   calls: int
   draws: Draws = Draws.ARBITRARY
   skips: bool = False
+  narrow: Optional[Layout] = None
   head_calls: Optional[Callable[[Head], int]] = None
   takes_head: bool = True
   max_samples_per_node: int = 0

@@ -112,7 +112,8 @@ _FIELDS = {
         "observe": _function("context", "before", "after", "seen"),
         "calls": _integer(0), "draws": _DRAWS, "skips": _FLAG,
         "head_calls": _or_none(_function("head")), "takes_head": _FLAG,
-        "max_samples_per_node": _integer(0)},
+        "max_samples_per_node": _integer(0),
+        "narrow": _or_none(_instance(Layout, "a dj.Layout"))},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),

@@ -1,4 +1,7 @@
-"""Decodes on many devices: rows split over "data", heads over "model"."""
+"""Decodes on many devices: rows split over "data", heads over "model".
+
+With "role:2" the drafter has devices of its own, see `decoding_jax.roles`.
+"""
 
 import contextlib
 import functools
@@ -12,6 +15,7 @@ import numpy as np
 
 from decoding_jax import kernels
 from decoding_jax import programs
+from decoding_jax import roles
 import decoding_jax as dj
 from decoding_jax.validation import memory
 from experiments.app import launch
@@ -30,7 +34,8 @@ from models.transformer import sharding
 _MESH = flags.DEFINE_string(
     "mesh", None, "Devices to split rows (data) and heads (model) over, as in "
     "data:4,model:2; or auto. Default: one device; auto for several processes. "
-    "Each core of a CPU can be a device.")
+    "role:2 before them: as many more devices draft while these verify, with "
+    "pearl or ssd. Each core of a CPU can be a device.")
 _DRAFT_MESH = flags.DEFINE_enum(
     "draft_mesh", mesh_shapes.AUTO, [mesh_shapes.AUTO, *mesh_shapes.DRAFTS],
     "Whether layers of a draft model are split over model as well, or are on "
@@ -86,7 +91,7 @@ def connect(architecture, batch):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   if _MESH.value is not None and _MESH.value != mesh_shapes.AUTO:
     with launch.user_errors(ValueError):
-      mesh_shapes.axes(_MESH.value)
+      mesh_shapes.axes(mesh_shapes.without_roles(_MESH.value)[1])
   if _MESH.value is None or jax.distributed.is_initialized() or (
       jax.config.jax_num_cpu_devices >= 0) or (
           mesh_shapes.DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
@@ -136,14 +141,32 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
     return model_pair.with_params(pair)
   config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
-    shapes = mesh_shapes.sizes(value(), config, batch, jax.device_count())
+    apart, each = mesh_shapes.without_roles(value())
+    if apart:
+      _check_roles(pair, kinds)
+    shapes = mesh_shapes.sizes(each, config, batch, jax.device_count(),
+                               1 + apart)
     ways = [partition(pair, shape, draft_mesh()) for shape in shapes]
   # All processes choose the same, be their machines equal or not.
   number = multihost.from_first(lambda: choose(decoded, ways, *sizes_))
   shape = shapes[number]
   memory_estimate.check(decoded, *sizes_, _FORCE.value, ways[number])
-  return with_params(pair, mesh_shapes.make(shape),
-                     drafts=draft_mesh())
+  make = mesh_shapes.make_roles if apart else mesh_shapes.make
+  return with_params(pair, make(shape), drafts=draft_mesh())
+
+
+def _check_roles(pair, kinds):
+  """Raises ValueError unless drafter and target can work at the same time."""
+  if jax.process_count() > 1:
+    raise ValueError(f"--mesh={value()}: one process is needed, there are "
+                     f"{jax.process_count()}.")
+  if not all(getattr(kind, "rounds", None) for kind in kinds):
+    raise ValueError(f"--mesh={value()}: --method=pearl or ssd is needed, "
+                     "which draft while the target verifies.")
+  if pair.drafts.of_target or pair.drafts.is_head or (
+      pair.drafts.architecture(pair.source) is None):
+    raise ValueError(f"--mesh={value()}: --draft={pair.drafts} has no devices "
+                     "of its own; a draft model is needed.")
 
 
 def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
@@ -239,13 +262,14 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   Raises:
     UserError: if it cannot be split so, or there are no parameters.
   """
-  place, source = _place_of(mesh, read), pair.source
+  groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
+  place, source = _place_of(groups[0], read), pair.source
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
                    else transformer.language_model(config), config)
   drafting = place if pair.drafts.of_target else _place_of(
-      mesh, read, functools.partial(mesh_shapes.draft_size, drafts))
+      groups[1], read, functools.partial(mesh_shapes.draft_size, drafts))
   with launch.user_errors(OSError, ValueError):
     # Gather logits before cutting padding off: it may end on any device.
     pair = pair.drafts.on_mesh(pair._replace(target=vocab_alignment.cut(
@@ -336,6 +360,15 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
         reward=reward, reward_params=reward_params, constraints=constraints,
         rows=rows, prefill_chunk=prefill_chunk,
         shared_prefix=prompts[0, :shared] if shared else None)
+  if mesh_shapes.has_roles(pair.mesh):
+    with launch.user_errors(ValueError):
+      return jax.tree.map(np.asarray, roles.generate(
+          keys, prompts, lengths, mesh=pair.mesh, method=method,
+          target=pair.target, target_params=pair.target_params,
+          draft=pair.draft, draft_params=pair.draft_params,
+          max_new_tokens=max_new_tokens, sampling=sampling,
+          draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
+          rows=rows, prefill_chunk=prefill_chunk))
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
              prefill_chunk, draft_sampling, shared)
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),

@@ -8,6 +8,7 @@ import jax
 from jax.experimental import mesh_utils
 import numpy as np
 
+from decoding_jax import roles
 from models import transformer
 from models.transformer import sharding
 
@@ -22,9 +23,11 @@ _BYTES_OF_A_SUM = 16 << 20
 # Weights of a matrix from which on its products use several cores.
 _LARGE = 2**18
 _AXES = (sharding.DATA, sharding.MODEL)
+# What a description begins with where the drafter has devices of its own.
+_ROLES = f"{roles.ROLE}:2"
 
 
-def sizes(value, config, batch, count):
+def sizes(value, config, batch, count, groups=1):
   """Returns the meshes that a description allows.
 
   Args:
@@ -33,6 +36,7 @@ def sizes(value, config, batch, count):
     config: architecture of the target.
     batch: rows decoded together.
     count: number of devices.
+    groups: how many meshes of them; 2 with `roles`.
 
   Returns:
     list of sizes of "data" and "model", the best ones first.
@@ -41,8 +45,8 @@ def sizes(value, config, batch, count):
     ValueError: naming the flag, and what is allowed.
   """
   if value == AUTO:
-    return _auto(config, batch, count)
-  return [_parsed(value, config, batch, count)]
+    return _auto(config, batch, count // groups)
+  return [_parsed(value, config, batch, count, groups)]
 
 
 def axes(value):
@@ -56,14 +60,38 @@ def axes(value):
   return [found.get(axis, 1) for axis in _AXES]
 
 
-def _parsed(value, config, batch, count):
+def without_roles(value):
+  """Takes the axis "role" off a description.
+
+  Args:
+    value: of the flag, such as "role:2,data:4".
+
+  Returns:
+    Whether there is one, and the description of the devices of one role.
+
+  Raises:
+    ValueError: for another number of roles than two.
+  """
+  parts = value.split(",")
+  found = [part for part in parts if part.startswith(roles.ROLE)]
+  if found not in ([], [_ROLES]):
+    raise ValueError(f"--mesh={value}: {_ROLES} is needed, one group of "
+                     "devices for the target and one for the drafter; data and "
+                     "model say how many each has.")
+  rest = [part for part in parts if part not in found]
+  return bool(found), ",".join(rest) or f"{sharding.DATA}:1"
+
+
+def _parsed(value, config, batch, count, groups):
   def fail(what):
-    raise ValueError(f"--mesh={value}: {what}")
+    asked = value if groups == 1 else f"{_ROLES},{value}"
+    raise ValueError(f"--mesh={asked}: {what}")
 
   data, model = axes(value)
-  if data * model > count:
-    fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
-         f"core is one; XLA_FLAGS=--{DEVICE_COUNT}={data * model} makes more.")
+  needed = groups * data * model
+  if needed > count:
+    fail(f"{needed} devices are needed, there are {count}. Of a CPU each core "
+         f"is one; XLA_FLAGS=--{DEVICE_COUNT}={needed} makes more.")
   if data * model < count and jax.process_count() > 1:
     fail(f"several processes use all {count} devices, not {data * model}.")
   if batch % data:
@@ -161,6 +189,20 @@ def make(shape, devices=None):
   """
   return jax.sharding.Mesh(arranged(devices or jax.devices(), shape), _AXES,
                            axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+def make_roles(shape):
+  """Makes a mesh of two groups of devices, each of the given shape."""
+  size, devices = math.prod(shape), jax.devices()
+  groups = [make(shape, devices[i * size:(i + 1) * size]).devices
+            for i in range(2)]
+  return jax.sharding.Mesh(np.stack(groups), (roles.ROLE, *_AXES),
+                           axis_types=(jax.sharding.AxisType.Auto,) * 3)
+
+
+def has_roles(mesh) -> bool:
+  """Returns whether the drafter has devices of its own; of None too."""
+  return mesh is not None and roles.ROLE in mesh.axis_names
 
 
 def arranged(devices, shape):

@@ -22,7 +22,7 @@ LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
           "rsd_c": "RSD-C", "rsd_s": "RSD-S", "pearl": "PEARL",
           "opt_tree": "OPT-Tree", "token_recycling": "Token Recycling",
           "prompt_lookup": "prompt lookup", "suffix": "suffix decoding",
-          "lookahead": "Lookahead", "aded": "ADED", "gsd": "GSD"}
+          "lookahead": "Lookahead", "aded": "ADED", "gsd": "GSD", "ssd": "SSD"}
 # An option in the name of a method, as in suffix(8x4, paths=16).
 _OPTION = re.compile(r", \w+=[^,)]*")
 # Mean log-probabilities that differ by less, differ by rounding.
@@ -142,7 +142,8 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
     dict of JSON values: those of `main`, and `log_prob`. `idle_share` is
     [share] of the row-steps in which a row had finished, or only filled the
     batch. `bound_by_depth` is that of `bounds.by_depth`, and empty where it was
-    not measured; `acceptance_by_rank` has no intervals.
+    not measured; `acceptance_by_rank` has no intervals. `mean_accepted`, see
+    `metrics`, is there if drafts go on over calls.
   """
   found = {
       "log_prob": intervals.interval(record["log_prob"], record["emitted"],
@@ -154,6 +155,10 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
       "acceptance_by_rank": metrics.acceptance_by_rank(
           [record.get("accepted_by_rank", [])],
           [record.get("tested_by_rank", [])])}
+  if "post_verify_calls" in record:
+    found["mean_accepted"] = [metrics.mean_accepted(
+        record["accepted_by_depth"], sum(record["target_calls"]),
+        record["post_verify_calls"])]
   return {**main(record, parameter_ratio, seed),
           **{k: intervals.json_values(v) for k, v in found.items()}}
 

@@ -24,6 +24,8 @@ RESULTS = {
     "token_rate": "tokens/s",
     "token_rate_ratio": "speed-up",
     "mbsu": "MBSU"}
+# Of methods whose drafts go on over calls alone.
+_LONG_DRAFTS = {"mean_accepted": "mean accepted tokens"}
 # Of these the terminal shows a table by category.
 _SHOWN = ("block_efficiency", "token_rate_ratio")
 _CHECKS = {
@@ -82,7 +84,8 @@ def best(cells, points) -> list[dict]:
 
 def results(cells) -> list:
   """Returns a table for each temperature: all figures of all methods."""
-  titles = {**RESULTS, "against_plain": "than plain decoding"}
+  more = _LONG_DRAFTS if select(cells, metric="mean_accepted") else {}
+  titles = {**RESULTS, **more, "against_plain": "than plain decoding"}
   return [(f"Results, temperature {temperature:g}",
            pivot(some, _ROWS, titles=titles, specs=_SPECS))
           for (temperature,), some in grouped(_overall(cells),

@@ -2,6 +2,7 @@
 
 import pathlib
 import statistics
+import sys
 import time
 
 from absl import flags
@@ -39,6 +40,12 @@ COMPARE = flags.DEFINE_bool(
     "compare", False, "Decode the prompt autoregressively as well, in turn "
     "with --method, and print tokens a second of both.")
 _ROUNDS = 3
+
+
+def note(text: str) -> None:
+  """Says on stderr what is being done, while there is nothing else to see."""
+  if multihost.first():
+    print(text, file=sys.stderr, flush=True)
 
 
 def shows_trees() -> bool:
@@ -103,6 +110,7 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
                            "program, whose text is only known at its end.")
   model_pair.check_prompts(pair, prompts, lengths)
   times, counts = [time.perf_counter()], []
+  note("Compiling, or loading programs that were compiled before ...")
   outs = dj.stream(keys, prompts, lengths, **_models(pair, arguments))
   print(prompt, end="", flush=True)
   for out, parts in batching.stream(pair.tokenizer, outs, lengths):

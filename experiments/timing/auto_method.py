@@ -44,6 +44,8 @@ _PLAIN = {"name": "autoregressive"}
 _RECYCLING = {"name": "token_recycling", "widths": (4, 4, 3), "branching": 4}
 _LOOKUP = {"name": "prompt_lookup", "depth": 4, "num_paths": 2, "max_ngram": 3}
 _SUFFIX = {"name": "suffix", "nodes": 8, "depth": 8, "num_paths": 8}
+# A drafted chain, of the depth of the best one, or copies.
+_COPIES = {"name": "copy_or_draft", "copies": 8, "min_ngram": 3, "max_ngram": 8}
 _MODEL_FREE = (_RECYCLING, _LOOKUP, _SUFFIX)
 # Methods whose children are no samples.
 _MATCHED = ("opt_tree", *(spec["name"] for spec in _MODEL_FREE))
@@ -190,7 +192,8 @@ def _predicted(pair, runs, curves, batch, lengths, sampling):
   found = tree_planning.plans(
       _acceptances(pair, runs, texts, sampling) if pair.draft else {}, costs,
       min(_MOST_NODES, pair.target.vocab_size - 1), _levels(pair.draft))
-  found += [_without_model(spec, texts, costs) for spec in _MODEL_FREE]
+  found += [*_with_copies(found, texts, costs),
+            *(_without_model(spec, texts, costs) for spec in _MODEL_FREE)]
   # Rows that have finished wait for the others of their batch.
   busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
   found = [plan._replace(rate=plan.rate * batch * (
@@ -264,6 +267,19 @@ def _without_model(spec, texts, costs):
                                           spec.get("max_ngram", 8))
   seconds = tree_planning.step_seconds(costs, (), tree.num_nodes(layout))
   return tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
+
+
+def _with_copies(plans, texts, costs):
+  """Yields the best chain that also copies, if there is one, as predicted."""
+  chains = [plan for plan in plans if plan.spec["name"] == _CHAIN["name"]]
+  if chains and texts:
+    best = max(chains, key=lambda plan: plan.rate)
+    spec = {**_COPIES, "depth": best.spec["depth"]}
+    spec["copies"] = max(spec["copies"], spec["depth"])
+    tokens, share = text_estimates.copied_steps(texts, spec, best.tokens)
+    seconds = share * tree_planning.step_seconds(costs, (), spec["copies"]) + (
+        1 - share) * best.seconds
+    yield tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
 
 
 def _fitting(plans, pair, batch, prompt_length, budget, sampling, most):

@@ -77,9 +77,35 @@ def lookup_tokens(texts: list[Text], depth: int, max_ngram: int) -> float:
     The accepted ones and the one after them, on average over all positions.
   """
   found = [_copied(list(text.tokens[:place]), text.tokens[place:place + depth],
-                   max_ngram)
+                   max_ngram) or 0
            for text in texts for place in range(text.start, len(text.tokens))]
   return 1 + float(np.mean(found))
+
+
+def copied_steps(texts: list[Text], spec: dict,
+                 drafted: float) -> tuple[float, float]:
+  """Follows texts in steps that copy where the text repeats itself.
+
+  Args:
+    texts: of the target.
+    spec: sizes of `dj.methods.copy_or_draft`, all of them.
+    drafted: tokens of a step that drafts instead.
+
+  Returns:
+    The tokens of a step, and the share of steps that copy.
+  """
+  steps, copied, emitted = 0, 0, 0.0
+  for text in texts:
+    place = float(text.start)
+    while place < len(text.tokens):
+      at = int(place)
+      found = _copied(list(text.tokens[:at]),
+                      text.tokens[at:at + spec["copies"]], spec["max_ngram"],
+                      spec["min_ngram"])
+      step = drafted if found is None else 1.0 + found
+      steps, copied = steps + 1, copied + (found is not None)
+      place, emitted = place + step, emitted + step
+  return emitted / max(steps, 1), copied / max(steps, 1)
 
 
 def successor_acceptance(texts: list[Text],
@@ -147,15 +173,15 @@ def _greedy_ranks(texts):
   return np.clip(1 - left[1:] / np.maximum(left[:-1], 1e-6), 1e-3, 1 - 1e-3)
 
 
-def _copied(before, tokens, max_ngram):
-  """Returns how many of the tokens followed the latest longest match."""
-  for size in range(min(max_ngram, len(before) - 1), 0, -1):
+def _copied(before, tokens, max_ngram, min_ngram=1):
+  """Returns how many tokens followed the latest longest match; None of none."""
+  for size in range(min(max_ngram, len(before) - 1), min_ngram - 1, -1):
     suffix = before[-size:]
     for end in range(len(before) - 1, size - 1, -1):
       if before[end - size:end] == suffix:
         agree = [a == b for a, b in zip(before[end:], tokens)]
         return agree.index(False) if False in agree else len(agree)
-  return 0
+  return None
 
 
 def _table_ranks(text, branching):

@@ -2,11 +2,11 @@
 
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
-forward as the features; level l counts 0.8^l. A batch may bring the features,
-see `feature_shards`. Some heads make hidden states too, which are compared with
-the target's own: of FSPAD they are another output than the logits are of
-(partial alignment distillation, arXiv 2408.15562, section 3.2), of Clover-2 and
-Chimera the same.
+forward as the features; level l counts 0.8^l, but for losses of whole paths. A
+batch may bring the features, see `feature_shards`. Some heads make hidden
+states too, which are compared with the target's own: of FSPAD they are another
+output than the logits are of (partial alignment distillation, arXiv 2408.15562,
+section 3.2), of Clover-2 and Chimera the same.
 
 A head may draft the most frequent tokens alone: its output layer is then rows
 of the target's, which are not learned, and it is compared with the target's
@@ -96,11 +96,21 @@ def choose(name: str, target: transformer.Config, depth: int,
   return Chosen(kind, config, target, depth, tokens)
 
 
-def init(key, head: Chosen):
-  """Returns random parameters of a head, of those that are learned."""
+def init(key, head: Chosen, target_params=None):
+  """Returns parameters to begin with, of those that are learned.
+
+  Args:
+    key: of `jax.random`.
+    head: to be trained.
+    target_params: of the target, with which some begin; None for random ones.
+  """
   params = head.kind.module.init(key, head.config, head.target)
-  return {name: x for name, x in params.items()
-          if head.tokens is None or name not in ("tokens", "output")}
+  if head.tokens is not None:
+    return {name: x for name, x in params.items()
+            if name not in ("tokens", "output")}
+  if head.kind.begin and target_params is not None:
+    return head.kind.begin(params, head.target, target_params)
+  return params
 
 
 def complete(head: Chosen, params, target_params):
@@ -137,21 +147,27 @@ def objective(head: Chosen, loss, mesh=None):
 
   Args:
     head: to be trained.
-    loss: of `losses.DISTILLATION`.
+    loss: of `losses.DISTILLATION` or `losses.PATHS`.
     mesh: of devices; None for one.
   """
+  joint = loss in losses.PATHS.values()
   levels_of = on_mesh.by_rows(mesh, lambda params, batch: _levels(
-      head, params[0], batch, params[1], False))
+      head, params[0], batch, params[1], False, joint))
 
   def compute(params, batch, target_params):
     levels, hidden = levels_of((params, target_params), batch)
     weights = _DECAY**np.arange(len(levels))
-    of_levels = [loss(*level) for level in levels]
+    of_levels = [0.0 if joint else loss(*level[:3]) for level in levels]
     if hidden:
       of_levels = [
           x + head.kind.feature_weight * losses.smooth_l1(*pair, level[2])
           for x, pair, level in zip(of_levels, hidden, levels)]
-    return sum(w * x for w, x in zip(weights, of_levels)) / weights.sum()
+    whole = sum(w * x for w, x in zip(weights, of_levels)) / weights.sum()
+    if joint:
+      teacher, student, seen, tokens = (
+          jnp.stack(x, axis=1) for x in zip(*levels))
+      whole += loss(teacher, student, tokens, seen)
+    return whole
 
   return compute
 
@@ -169,15 +185,20 @@ def evaluator(head: Chosen, mesh=None):
   @jax.jit
   def evaluate(params, batch, target_params):
     levels, _ = levels_of((params, target_params), batch)
-    found = jnp.stack([1 - losses.total_variation(*level) for level in levels])
+    found = jnp.stack([1 - losses.total_variation(*level[:3])
+                       for level in levels])
     return {"overlap": found[0], "last_overlap": found[-1],
             "tokens_a_call": 1 + jnp.cumprod(found).sum()}
 
   return evaluate
 
 
-def _levels(head, params, batch, target_params, whole):
-  """Returns (teacher, student, weights) and pairs of features, by levels."""
+def _levels(head, params, batch, target_params, whole, paths=False):
+  """Returns (teacher, student, weights, tokens) and pairs of features.
+
+  Both by levels. `tokens` are what follows in the text. With `paths` entry n of
+  each level is of the same path.
+  """
   tokens = batch.tokens[:, :-1]
   found = batch.features or features(head, target_params, tokens)
   # On disk they have 16 bits.
@@ -196,14 +217,21 @@ def _levels(head, params, batch, target_params, whole):
     student = target_ends.spread(head.target, student, params.get("tokens"))
   # A split, since its gradient is a concatenation, and not a sum over levels.
   student = jax.lax.split(student, (1,) * len(places), axis=1)
-  weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
   found, pairs = [], []
   for level, at in enumerate(places):
+    of_level = student[level][:, 0]
+    features_made = made[0][:, level] if made else None
+    if paths:
+      at, columns = places[0] + level, np.searchsorted(at, places[0] + level)
+      columns = np.minimum(columns, of_level.shape[1] - 1)
+      of_level = of_level[:, columns]
+      features_made = features_made[:, columns] if made else None
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
-    found.append((logits[:, at], vocabulary.split(student[level][:, 0]),
-                  weights[:, at] * inside[None]))
+    found.append((logits[:, at], vocabulary.split(of_level),
+                  batch.weights[:, at] * inside[None],
+                  batch.tokens[:, at + 1]))
     if made:
-      pairs.append((hidden[:, at], made[0][:, level]))
+      pairs.append((hidden[:, at], features_made))
   return found, pairs

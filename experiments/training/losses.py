@@ -1,7 +1,8 @@
 """Training losses of language models and of reward models.
 
 A distillation loss compares the distributions of a teacher and a student at
-each position of a text; every loss is a mean over positions, with weights.
+each position of a text; every loss is a mean over positions, with weights. One
+of `PATHS` compares those of all levels that a head drafts after a position.
 """
 
 import jax
@@ -46,6 +47,71 @@ def total_variation(teacher, student, weights=None):
   return 0.5 * jnp.average(distance, weights=weights)
 
 
+def lk(teacher, student, weights=None, eta: float = 3.0):
+  """Returns KL and total variation in proportions that follow acceptance.
+
+  LK losses (arXiv 2602.23881, sections 4.2 and 4.4): with the mean acceptance
+  rate a = 1 - TV, which has no gradient here, exp(-eta a) of the forward KL,
+  which learns from where nothing is accepted, and the rest of total variation.
+
+  Args:
+    teacher: logits `[B, T, V]`.
+    student: logits `[B, T, V]`.
+    weights: of the means, `[B, T]`; None for equal ones.
+    eta: how early total variation takes over.
+  """
+  distance = total_variation(teacher, student, weights)
+  share = jnp.exp(-eta * (1 - jax.lax.stop_gradient(distance)))
+  return share * forward_kl(teacher, student, weights) + (1 - share) * distance
+
+
+def log_acceptance(teacher, student, weights=None):
+  """Returns the mean of -log sum_x min(t, d), from logits `[B, T, V]`.
+
+  The other LK loss (arXiv 2602.23881): the gradient of total variation over the
+  rate of acceptance. Of a teacher of one token it is the cross entropy.
+  """
+  both = jnp.minimum(*_log_probs(teacher, student))
+  return -jnp.average(jax.nn.logsumexp(both, axis=-1), weights=weights)
+
+
+def block_verification(teacher, student, tokens, weights):
+  """Returns the share of a chain of drafted tokens that is rejected as a block.
+
+  Block verification (arXiv 2403.10444) keeps i tokens x of a chain with
+  probability p_i = min(1, p_{i-1} t(x_i) / d(x_i)), so that E[sum_i p_i] tokens
+  are accepted. Of texts that the teacher has written, with the likelihood ratio
+  s_i = d(x_1..x_i) / t(x_1..x_i) and its minimum r_i = min(1, s_1, ..., s_i),
+
+    E[p_i] = E_{x ~ t} sum_y min(r_{i-1} t_i(y), s_{i-1} d_i(y)),
+
+  which has a gradient, lies in [0, 1] and needs no draft. A loss of this aim is
+  that of arXiv 2609.34832, of which we know the summary alone; the estimate is
+  our own derivation.
+
+  Args:
+    teacher: logits `[B, L, N, V]`, of L levels of N chains a row.
+    student: logits `[B, L, N, V]`.
+    tokens: `[B, L, N]` int32, what follows in the text.
+    weights: `[B, L, N]`; what follows a level without weight does not count.
+
+  Returns:
+    A scalar, one minus the mean over levels of what is accepted.
+  """
+  logs = _log_probs(teacher, student)
+  of_text = [jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0]
+             for x in logs]
+  ratio = jnp.cumsum(of_text[1] - of_text[0], axis=1)
+  before = jnp.pad(ratio[:, :-1], ((0, 0), (1, 0), (0, 0)))
+  # That of no token is 1.
+  least = jax.lax.cummin(before, axis=1)
+  kept = jnp.exp(jnp.minimum(least[..., None] + logs[0],
+                             before[..., None] + logs[1])).sum(axis=-1)
+  weights = jnp.cumprod(weights, axis=1)
+  count = weights.sum(axis=(0, 2))
+  return 1 - jnp.mean((kept * weights).sum(axis=(0, 2)) / jnp.maximum(count, 1))
+
+
 def smooth_l1(teacher, student, weights=None):
   """Returns the mean distance of features `[B, T, F]`, squared where small.
 
@@ -76,7 +142,10 @@ DISTILLATION = {
     "forward_kl": forward_kl,
     "reverse_kl": reverse_kl,
     "total_variation": total_variation,
+    "lk": lk,
+    "log_acceptance": log_acceptance,
 }
+PATHS = {"block_verification": block_verification}
 
 
 def _log_probs(*logits):

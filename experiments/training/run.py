@@ -47,6 +47,7 @@ SAMPLES = "samples.npy"
 # multiples of.
 _VOCABULARY, _MULTIPLE = 2000, 32
 _DTYPES = ("float32", "bfloat16")
+_LOSSES = {**losses.DISTILLATION, **losses.PATHS}
 
 
 class Run(NamedTuple):
@@ -99,8 +100,7 @@ def check(config) -> None:
   if not 0 <= config.warmup_steps < config.steps:
     raise ValueError(f"--config.warmup_steps={config.warmup_steps} must be at "
                      f"least 0 and less than --config.steps={config.steps}.")
-  for name, known in (("loss", losses.DISTILLATION),
-                      ("final_loss", losses.DISTILLATION),
+  for name, known in (("loss", _LOSSES), ("final_loss", _LOSSES),
                       ("optimizer", training_steps.OPTIMIZERS),
                       ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES),
                       ("export_weights",
@@ -109,6 +109,12 @@ def check(config) -> None:
     if config[name] not in known:
       raise ValueError(f"--config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
+  for name in ("loss", "final_loss"):
+    if config[name] in losses.PATHS and (
+        not config.head or config.head_vocab):
+      raise ValueError(f"--config.{name}={config[name]!r} follows the text "
+                       "through the levels of a head: it needs a "
+                       "--config.head that drafts all tokens.")
   if config.export_weights != quantization.DTYPE and not config.head:
     raise ValueError(f"--config.export_weights={config.export_weights!r}: "
                      "heads alone are written in 8 bits.")
@@ -323,19 +329,20 @@ def _frequent(config, data):
 def first_state(config, run: Run) -> training_steps.State:
   """Returns the state before the first step."""
   if run.mesh is None:
-    return _begin(config, run, run.start)
+    return _begin(config, run, run.start, run.teacher_params)
   split = shardings(config, run)
   start = run.start and on_mesh.put(run.start, split.params)
   # As one program, so that no device has what others have alone.
   return jax.jit(functools.partial(_begin, config, run),
-                 out_shardings=split)(start)
+                 out_shardings=split)(start, run.teacher_params)
 
 
-def _begin(config, run, params):
+def _begin(config, run, params, target_params=None):
   if not run.head:
     return training_steps.init(config, run.architecture, params)
   if params is None:
-    params = head_objectives.init(jax.random.key(config.seed), run.head)
+    params = head_objectives.init(jax.random.key(config.seed), run.head,
+                                  target_params)
   return training_steps.of_params(config, params)
 
 
@@ -430,7 +437,7 @@ def updates(config, run: Run):
   make = lambda objective: training_steps.make_step(config, objective, split)
   if run.head:
     by_name = {name: make(head_objectives.objective(
-        run.head, losses.DISTILLATION[name], mesh))
+        run.head, _LOSSES[name], mesh))
                for name in (config.loss, config.final_loss)}
     return _by_step(config, run, by_name)
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(

@@ -29,6 +29,8 @@ _MAX_AXES, _MAX_NAME = 4, 1 << 10
 _ALIGNMENT = "general.alignment"
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _MAX_SPLIT = 10_000
+# A sixteenth of those that are dequantised at a time, at most.
+_BLOCKS_AT_ONCE = 2048
 
 
 class Entry(NamedTuple):
@@ -256,7 +258,11 @@ def _entry(path, size, name, shape, kind, start):
     held = np.fromfile(path, np.uint8, math.prod(sizes), offset=start + skipped)
     if held.size != math.prod(sizes):
       raise ValueError(f"'{path}' ends within tensor {name}.")
-    return _gguf(path).dequantize(held.reshape(sizes), kind)
+    # Blocks do not know of rows, and the package takes 16 rows at a time.
+    per_row = math.gcd(held.size // block_bytes, _BLOCKS_AT_ONCE)
+    return _gguf(path).dequantize(
+        held.reshape(-1, per_row * block_bytes), kind).reshape(
+            *sizes[:-1], shape[-1])
 
   return Entry(path, shape, kind.name, functools.partial(rows, 0, shape[0]),
                rows)

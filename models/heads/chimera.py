@@ -341,4 +341,5 @@ FORMAT = formats.Format(
     unused=("fast_layer1.0.self_attn.rotary_emb.inv_freq",))
 KINDS = {"chimera": training.Kind(
     lambda target, depth: Config(formats.layer_of(target), depth),
-    training.of_pairs(rounds), feature_weight=1)}
+    training.of_pairs(rounds), feature_weight=1,
+    begin=training.from_output_layer)}

@@ -218,8 +218,14 @@ FORMAT = formats.Format(
     _config, _names, _fields, "clover", known={"clover": {
         "num_layers": formats.COUNT, "version": formats.COUNT,
         "rope_theta": formats.Field(float, 1, 1e12)}})
-KINDS = {"clover": training.Kind(
-    lambda target, depth: Config(dataclasses.replace(
-        target, num_layers=2, scan_layers=False)),
-    training.of_pairs(functools.partial(cells.rounds, _CELL)),
-    feature_weight=10)}
+
+
+def _kind(version, num_layers):
+  return training.Kind(
+      lambda target, depth: Config(dataclasses.replace(
+          target, num_layers=num_layers, scan_layers=False), version),
+      training.of_pairs(functools.partial(cells.rounds, _CELL)),
+      feature_weight=10)
+
+
+KINDS = {"clover": _kind(2, 2), "clover1": _kind(1, 1)}

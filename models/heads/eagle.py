@@ -312,7 +312,8 @@ def _kind(version, predict=training.of_pairs(unrolled), **more):
       lambda target, depth: Config(dataclasses.replace(
           formats.layer_of(target), tie_embeddings=False), version, **more),
       predict, formats.last if version == 1 else taps, weight,
-      None if version == 1 else limited)
+      None if version == 1 else limited,
+      None if version == 1 else training.from_output_layer)
 
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",

@@ -247,9 +247,13 @@ FORMAT = formats.Format(
                            formats.COUNT), "hydra_head_arch": formats.WORD},
     unused=(f"{_PREFIX}.embed_tokens.weight",
             f"{_PREFIX}.layers.0.self_attn.rotary_emb.inv_freq"))
-KINDS = {
-    "hydra": training.Kind(lambda target, depth: Config(depth),
-                           training.of_pairs(unrolled)),
-    "hydra++": training.Kind(
-        lambda target, depth: Config(depth, prefix=formats.layer_of(target)),
-        training.of_pairs(unrolled))}
+
+
+def _kind(prefix):
+  return training.Kind(
+      lambda target, depth: Config(depth, prefix=formats.layer_of(
+          target) if prefix else None),
+      training.of_pairs(unrolled), begin=training.from_output_layer)
+
+
+KINDS = {"hydra": _kind(False), "hydra++": _kind(True)}

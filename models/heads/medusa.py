@@ -157,4 +157,5 @@ FORMAT = formats.Format(
     files=({"medusa_lm_head.safetensors": ""}, {"medusa_lm_head.pt": ""}, {}),
     known=dict.fromkeys(("medusa_num_heads", "medusa_num_layers"),
                         formats.COUNT))
-KINDS = {"medusa": training.Kind(lambda target, depth: Config(depth), _predict)}
+KINDS = {"medusa": training.Kind(lambda target, depth: Config(depth), _predict,
+                                 begin=training.from_output_layer)}

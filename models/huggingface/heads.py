@@ -199,7 +199,7 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
 
 def _like(leaf, x):
   """Returns `x` in the format of a parameter."""
-  return (quantization.quantize(x) if quantization.is_matrix(leaf)
+  return (quantization.tree(leaf, x) if quantization.is_matrix(leaf)
           else x.astype(leaf.dtype))
 
 

@@ -331,7 +331,9 @@ def test_mixed_precision(source, undisturbed, tmp_path):
 
 @pytest.mark.parametrize("field, value, message", [
     ("preset", "huge", "--config.preset='huge' is not one of"),
-    ("loss", "l2", "--config.loss='l2' is not one of ['forward_kl'"),
+    ("loss", "l2", "--config.loss='l2' is not one of ['block_verification'"),
+    ("final_loss", "block_verification",
+     "final_loss='block_verification' follows the text"),
     ("optimizer", "sgd", "--config.optimizer='sgd' is not one of ['adamw', "),
     ("compute_dtype", "float8", "config.compute_dtype='float8' is not one of"),
     ("steps", 0, "--config.steps=0 must be at least 1"),
@@ -454,6 +456,9 @@ def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
      "head_layers=-1 must be positive, and is of --config.head=dflash or"),
     (dict(head="dflash", teacher="python-target", head_rank=8),
      "head_rank=8 must be positive, and is of --config.head=dspark alone"),
+    (dict(head="dspark", teacher="python-target", head_vocab=9, own_texts=256,
+          loss="block_verification"),
+     "loss='block_verification' follows the text through the levels of a head"),
 ])
 def test_heads_that_cannot_be_trained(source, tmp_path, changes, message):
   with pytest.raises(launch.UserError, match=message):

@@ -230,6 +230,20 @@ def test_other_values_are_not_compiled_anew():
   assert size() == after
 
 
+def test_all_steps_of_a_stream_are_one_program():
+  """Of parameters that are bound to a device, as a checkpoint's are."""
+  target, draft = (model._replace(params=jax.device_put(
+      model.params, jax.devices()[0])) for model in tiny.llama_models())
+  size = generate_lib._resume.num_programs
+  before = size()
+  steps = list(dj.stream(
+      jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
+      method=dj.methods.speculative(3), target=target.lm,
+      target_params=target.params, draft=draft.lm, draft_params=draft.params,
+      max_new_tokens=12))
+  assert len(steps) > 2 and size() == before + 1
+
+
 def test_equal_trees_share_their_program():
   """At temperature 0 methods differ in what they draft alone."""
   size = generate_lib._generate.num_programs

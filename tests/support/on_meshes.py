@@ -229,6 +229,10 @@ def main(folder):
   found["queued"] = beside(
       one, run(folder, mesh_shapes.make((2, 4)), rows=4)[0], {})
   rounded, _ = run(folder, None, weights="int8")
+  for method in (dj.methods.pearl(2), dj.methods.ssd(2, 2)):
+    one_program, _ = run(folder, None, method=method)
+    out, _ = run(folder, mesh_shapes.make_roles((2, 2)), method=method)
+    found[method.name] = beside(one_program, out, {})
   found["other"] = bool((rounded.tokens != one.tokens).any())
   found["2x4 of 8 bits"] = beside(
       rounded, *run(folder, mesh_shapes.make((2, 4)), weights="int8"))

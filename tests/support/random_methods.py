@@ -79,11 +79,14 @@ _HEAD_OR_MODEL = {
     "sequoia": lambda d: dict(children=d.children(),
                               verification=d.one_of(*_FIXED)),
     "opt_tree": _opt_tree, "shared_budget": _shared_budget,
-    "propd": _propd}
+    "propd": _propd,
+    "copy_or_draft": lambda d: dict(depth=d.size(1, 2), copies=d.size(2, DEPTH),
+                                    min_ngram=d.size(1, 2), max_ngram=2)}
 _DRAFTERS = {
     "head": _HEAD_OR_MODEL,
     "model": {
         **_HEAD_OR_MODEL, "pearl": lambda d: dict(depth=d.size(2, 4)),
+        "ssd": lambda d: dict(depth=d.size(1, 3), guesses=d.width),
         "gsd": lambda d: dict(
             nodes=d.size(2, 5), width=d.size(2, 3), depth=2, branching=d.width,
             repeat=d.size(0, 2), min_share=d.one_of(0.0, 0.1))},

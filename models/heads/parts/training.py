@@ -1,12 +1,16 @@
 """What a head predicts in training, and with what it is compared."""
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from models.heads.parts import formats
+from models.heads.parts import target_ends
 
 # Tokens from one root of a block to the next.
 STRIDE = 4
@@ -27,6 +31,8 @@ class Kind(NamedTuple):
     feature_weight: what their distance counts, of what the distributions do.
     limited: `(config, count) -> config` of a head that drafts so many tokens
       alone; None if it drafts all.
+    begin: `(params, target, target_params) -> params`, of random parameters
+      those that training begins with; None for the random ones.
     module: file of the head; set by `head_objectives`.
   """
   config: Callable[..., Any]
@@ -34,7 +40,32 @@ class Kind(NamedTuple):
   kept: Callable[..., tuple[int, ...]] = formats.last
   feature_weight: float = 0.0
   limited: Callable[..., Any] | None = None
+  begin: Callable[..., Any] | None = None
   module: Any = None
+
+
+def from_output_layer(params, target, target_params):
+  """Returns parameters whose output layers are the target's.
+
+  So begin Medusa's (FasterDecoding/Medusa), and Chimera's, which read two
+  vectors, with the same rows for both (kafkayu/Chimera). Where steps are few it
+  matters more than anything else.
+
+  Args:
+    params: random ones: matrices `head_<i>`, `head_<i>_out` or `output`, of
+      `[V, k F]`.
+    target: the `transformer.Config` of the target.
+    target_params: its parameters.
+  """
+  rows = target_ends.output_rows(
+      target, target_params, jnp.arange(target.vocab_size, dtype=jnp.int32))
+
+  def begun(path, x):
+    if not re.fullmatch(r"head_\d+(_out)?|output", path[-1].key):
+      return x
+    return jnp.tile(rows, (1, x.shape[1] // rows.shape[1])).astype(x.dtype)
+
+  return jax.tree_util.tree_map_with_path(begun, params)
 
 
 def of_pairs(unrolled):

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 
+from absl.testing import flagsaver
 import jax
 from jax.sharding import PartitionSpec
 import numpy as np
 import pytest
 
 from decoding_jax import kernels
+from experiments.app import launch
+from experiments.app import method_specs
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
@@ -47,6 +50,13 @@ def test_same_tokens_as_on_one_device(found, mesh):
 
 def test_rows_that_join_on_a_mesh(found):
   assert found["queued"]["same"] and found["queued"]["same_counts"]
+
+
+@pytest.mark.parametrize("method", ["pearl(2)", "ssd(2, 2)"])
+def test_the_drafter_has_devices_of_its_own(found, method):
+  """Two groups, each of which splits rows and layers in two."""
+  assert found[method]["same"] and found[method]["same_counts"]
+  assert found[method]["off"] < 1e-5
 
 
 def test_weights_of_8_bits(found):
@@ -432,3 +442,31 @@ def test_meshes_that_cannot_be(value, message):
   with pytest.raises(ValueError) as error:
     mesh_shapes.sizes(value, ONE, batch=8, count=8)
   assert message in str(error.value)
+
+
+def test_roles_of_a_mesh():
+  split = mesh_shapes.without_roles
+  assert split("data:4") == (False, "data:4")
+  assert split("role:2") == (True, "data:1")
+  assert split("role:2,auto") == (True, "auto")
+  for value in ("role:3", "role:2,role:2", "role"):
+    with pytest.raises(ValueError, match=f"--mesh={value}: role:2 is needed"):
+      split(value)
+  sizes = lambda value, count: mesh_shapes.sizes(value, ONE, 8, count, groups=2)
+  assert sizes("data:4", 8) == [(4, 1)] and sizes("auto", 4) == [(2, 1), (1, 2)]
+  with pytest.raises(ValueError, match="--mesh=role:2,data:2: 4 devices are "
+                     "needed, there are 2"):
+    sizes("data:2", 2)
+
+
+@pytest.mark.parametrize("method, draft, message", [
+    ("rsd_s(2, 2)", "", "--method=pearl or ssd is needed"),
+    ("pearl(2)", "window:16", "--draft=window:16 has no devices of its own"),
+    ("ssd(2)", "lookup", "--draft=lookup has no devices of its own")])
+def test_roles_need_a_draft_model(folders, method, draft, message):
+  target, model = folders
+  pair = model_pair.open_pair(target, draft or model)
+  kinds = launch.decoders([method_specs.read(method)], [0.0])
+  with flagsaver.as_parsed(mesh="role:2"):
+    with pytest.raises(launch.UserError, match=message):
+      mesh_lib.load(pair, kinds, 2, 2, 4, 4)

@@ -134,6 +134,11 @@ def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
   rows = record_figures.long_records(found, None, 0.1)
   text = tree_tables.terminal(rows, tree_tables.best(rows, points), 1e9)
   assert "  PEARL " in text
+  assert "mean accepted tokens" in str(tree_tables.results(rows))
+  record = found[1]
+  runs = sum(record["target_calls"]) - record["post_verify_calls"]
+  accepted = np.array(record["accepted_by_depth"]).sum(axis=0) @ [0, 1, 2]
+  assert record["metrics"]["mean_accepted"] == [accepted / runs]
 
 
 def test_a_run_of_ragged_prompts(folders, tmp_path):

@@ -91,6 +91,15 @@ def test_lookup_copies_what_followed_the_longest_latest_match():
                                       3) == pytest.approx(1 + (2 * 3 + 1) / 4)
 
 
+def test_steps_copy_where_enough_tokens_have_occurred():
+  text = of_tokens(1, 2, 3, 1, 2, 4, 1, 2, 3, start=6)
+  sizes = {"copies": 3, "min_ngram": 2, "max_ngram": 3}
+  # 2, 4 is new: two tokens are drafted. Then 1, 2 was last followed by 4.
+  assert text_estimates.copied_steps([text], sizes, 2.0) == (1.5, 0.5)
+  assert text_estimates.copied_steps(
+      [of_tokens(*[1, 2] * 6, start=4)], sizes, 2.0) == (3, 1)
+
+
 def test_a_table_knows_the_latest_successor():
   text = of_tokens(1, 2, 1, 2, 1, 3, 1, start=1)
   ranks = text_estimates._table_ranks(text, 1)

@@ -124,6 +124,52 @@ def test_a_head_learns(name):
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
 
 
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("name", ["medusa", "eagle3", "dspark", "fspad"])
+def test_a_loss_of_paths(name):
+  """Each entry is of one path of the text at all levels, and a head learns."""
+  head, params, tokens = made(name)
+  _, own = tiny.random_model(_TARGET)
+  batch = batches.whole(tokens)
+  found, _ = head_objectives._levels(head, params, batch, own, False, True)
+  student, places, *_ = head.kind.predict(
+      head.config, _TARGET, params, own, read(head, own, tokens), tokens,
+      _DEPTH)
+  root = 4
+  n, = np.flatnonzero(places[0] == root)
+  for level, (_, logits, weights, following) in enumerate(found):
+    at, = np.flatnonzero(places[level] == root + level)
+    np.testing.assert_allclose(logits[:, n], student[:, level, at], atol=1e-5)
+    np.testing.assert_array_equal(following[:, n], tokens[:, root + level + 1])
+    assert np.all(weights[:, n] == 1)
+    assert np.all(weights[:, places[0] + level >= _LENGTH] == 0)
+  loss = head_objectives.objective(head, losses.block_verification)
+  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
+  assert 0 < before
+  step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
+      sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
+  assert jax.jit(loss)(step, batch, own) < before
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra", "chimera", "eagle3"])
+def test_output_layers_begin_as_the_target_s(name):
+  chosen, _, _ = made(name)
+  _, own = tiny.random_model(_TARGET)
+  random_, begun = (
+      jax.tree_util.tree_leaves_with_path(head_objectives.init(
+          jax.random.key(1), chosen, params)) for params in (None, own))
+  rows = own["embedding" if _TARGET.tie_embeddings else "head"]
+  outputs = 0
+  for (path, x), (_, y) in zip(random_, begun):
+    if x.shape[0] == _TARGET.vocab_size and x.ndim > 1:
+      outputs += 1
+      np.testing.assert_array_equal(y, np.tile(rows, (1, x.shape[1] // len(
+          rows[0]))))
+    else:
+      np.testing.assert_array_equal(x, y, err_msg=str(path))
+  assert outputs == (1 if name == "eagle3" else _DEPTH)
+
+
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["eagle3", "dflash", "dspark"])
 def test_a_draft_vocabulary(name):
@@ -145,7 +191,7 @@ def test_a_draft_vocabulary(name):
   assert np.isfinite(loss(params, batch, own))
   overlap = float(head_objectives.evaluator(head)(params, batch, own)[
       "overlap"])
-  teacher, student, weights = levels[True][0]
+  teacher, student, weights, _ = levels[True][0]
   shared = np.minimum(jax.nn.softmax(teacher), jax.nn.softmax(student)).sum(-1)
   np.testing.assert_allclose(overlap, np.average(shared, weights=weights),
                              atol=1e-5)

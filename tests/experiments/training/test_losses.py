@@ -1,5 +1,7 @@
 """Distillation losses against float64 sums over small distributions."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,7 @@ def test_cross_entropy(logits):
     ("forward_kl", lambda t, d: (t * np.log(t / d)).sum(-1).mean()),
     ("reverse_kl", lambda t, d: (d * np.log(d / t)).sum(-1).mean()),
     ("total_variation", lambda t, d: 1 - np.minimum(t, d).sum(-1).mean()),
+    ("log_acceptance", lambda t, d: -np.log(np.minimum(t, d).sum(-1)).mean()),
 ])
 def test_distillation(logits, name, expected):
   loss = losses.DISTILLATION[name]
@@ -83,6 +86,108 @@ def test_gradients_are_finite(name):
   student = jnp.array([[[-80.0, 80.0, 0.0]]])
   gradient = jax.grad(losses.DISTILLATION[name], argnums=1)(teacher, student)
   assert np.isfinite(gradient).all()
+
+
+def test_lk(logits):
+  """Both losses in its proportions, which are constants to its gradient."""
+  distance, divergence = (jax.value_and_grad(loss, argnums=1)(*logits)
+                          for loss in (losses.total_variation,
+                                       losses.forward_kl))
+  found = jax.value_and_grad(losses.lk, argnums=1)(*logits)
+  share = np.exp(-3 * (1 - distance[0]))
+  assert .05 < share < .95
+  for a, b, c in zip(found, divergence, distance):
+    np.testing.assert_allclose(a, share * b + (1 - share) * c, rtol=1e-5,
+                               atol=1e-7)
+
+
+_LEVELS, _TOKENS = 3, 3
+
+
+def _chains():
+  """All chains of three tokens, and both models' logits along each."""
+  rng = np.random.default_rng(1)
+  paths = np.array(list(itertools.product(range(_TOKENS), repeat=_LEVELS)))
+  made = []
+  for _ in range(2):
+    tables = {path: 1.5 * rng.normal(size=_TOKENS) for i in range(_LEVELS)
+              for path in itertools.product(range(_TOKENS), repeat=i)}
+    made.append(np.array([[tables[tuple(path[:i])] for i in range(_LEVELS)]
+                          for path in paths]))
+  return paths, *made
+
+
+def _accepted(target, draft, path):
+  """Mean length that block verification keeps of a drafted chain.
+
+  Its loop, Sun et al. (arXiv 2403.10444), algorithm 2: the last token that is
+  accepted counts, and those before it are kept.
+  """
+  p, rejected, mean = 1.0, [], 0.0
+  for i, token in enumerate(path):
+    p = min(1.0, p * target[i, token] / draft[i, token])
+    h = p
+    if i + 1 < len(path):
+      more = np.maximum(p * target[i + 1] - draft[i + 1], 0).sum()
+      h = more / (more + 1 - p)
+    rejected.append(1 - h)
+  for i in range(len(path)):
+    mean += 1 - np.prod(rejected[i:])
+  return mean
+
+
+def _along(distributions, path):
+  return distributions[np.arange(_LEVELS), path].prod()
+
+
+def test_block_verification():
+  """What the loop accepts of the draft's chains, from the target's texts.
+
+  That of tokens one by one differs by more than a hundred times the tolerance.
+  """
+  paths, teacher, student = _chains()
+  target, draft = _distributions(np.stack([teacher, student]))
+  expected = sum(_along(d, path) * _accepted(t, d, path)
+                 for t, d, path in zip(target, draft, paths))
+  of_target = np.array([_along(t, path) for t, path in zip(target, paths)])
+  one_by_one = sum(
+      _along(d, path) * np.cumprod(np.minimum(
+          1, t[np.arange(_LEVELS), path] / d[np.arange(_LEVELS), path])).sum()
+      for t, d, path in zip(target, draft, paths))
+
+  def loss(logits):
+    return losses.block_verification(
+        np.moveaxis(teacher, 0, 1)[None], jnp.moveaxis(logits, 0, 1)[None],
+        paths.T[None], jnp.ones((1, _LEVELS, len(paths))))
+
+  each = [losses.block_verification(
+      t[None, :, None], d[None, :, None], path[None, :, None],
+      np.ones((1, _LEVELS, 1))) for t, d, path in zip(teacher, student, paths)]
+  accepted = _LEVELS * (1 - np.dot(of_target, each))
+  np.testing.assert_allclose(accepted, expected, rtol=1e-5)
+  assert expected - one_by_one > 1e-3 * expected
+  slope = jax.grad(loss)(student.astype(np.float32))
+  rng, gap = np.random.default_rng(2), 1e-2
+  for way in rng.normal(size=(3, *student.shape)).astype(np.float32):
+    np.testing.assert_allclose(
+        np.vdot(slope, way),
+        (loss(student + gap * way) - loss(student - gap * way)) / 2 / gap,
+        rtol=2e-2, atol=2e-4)
+
+
+def test_block_verification_stops_where_a_text_ends():
+  """Levels after one without weight count nothing, whatever their own is."""
+  paths, teacher, student = _chains()
+  chains = [np.moveaxis(x, 0, 1)[None] for x in (teacher, student)]
+  weights = np.ones((1, _LEVELS, len(paths)))
+  weights[:, 1, 5:] = 0
+  cut = weights.copy()
+  cut[:, 2, 5:] = 0
+  found, expected = (losses.block_verification(*chains, paths.T[None], w)
+                     for w in (weights, cut))
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert abs(found - losses.block_verification(
+      *chains, paths.T[None], np.ones_like(weights))) > 1e-3
 
 
 def test_causal_logits_do_not_look_ahead():

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax import beam
 import decoding_jax as dj
+from decoding_jax.speculation import acceptance_bounds
 from decoding_jax.speculation import conditional_transport, drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal, verifiers
@@ -170,7 +172,87 @@ def test_greedy_drafts_keep_the_contract_of_drafters():
       expanders.product_tree((2, 2), dj.Draws.ONE_SAMPLED)), rows=200, steps=2)
 
 
+@pytest.mark.parametrize("zeros", [(0, 0), (2, 1), (0, 2)])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_by_node_emits_the_target_distribution(zeros, count):
+  target, draft = (x[0] for x in exactness.random_tables(4, *zeros))
+  rule = conditional_transport.by_node().rule
+  probs, some = 0, 0
+  for tokens, valid, chance in enumerated_trees.greedy_and_sample(draft, count):
+    chances, rests = helpers.acceptance(rule, target, draft, np.array([tokens]),
+                                        np.array([valid]))
+    reach = chance
+    for token, hit in zip(tokens, chances[0]):
+      probs = probs + reach * hit * np.eye(4)[token]
+      some += reach * hit
+      reach *= 1 - hit
+    probs = probs + reach * rests[0]
+  np.testing.assert_allclose(probs, target, atol=1e-12)
+  bound = acceptance_bounds.greedy_and_sample(
+      target[None], draft[None], min(count, np.count_nonzero(draft)))
+  np.testing.assert_allclose(some, bound[0, -1], atol=1e-12)
+
+
+def peeking(expander):
+  """The same, but children are dropped for their tokens."""
+  def expand(*args):
+    tokens, parents, valid, state = expander.expand(*args)
+    keep = valid & (tokens % 2 > 0)
+    drop = lambda x: jnp.where(keep, x, -jnp.inf)
+    return tokens, parents, keep, beam.Beam(drop(state.log_probs),
+                                            drop(state.scores))
+
+  return expander._replace(expand=expand)
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("width, depth", [(3, 2), (4, 3)])
+@pytest.mark.parametrize("peeks", [False, True])
+def test_texts_of_beams_with_one_sample(width, depth, peeks):
+  """Exact; not so if the shape depends on what is drawn there."""
+  target, draft = exactness.random_tables(V)
+  method = dj.methods.rsd_s(width, depth, "rheo")
+  if peeks:
+    pair = verifiers.pair(peeking(expanders.beam_tree(
+        width, depth, dj.Draws.ONE_IN_BEAM)), conditional_transport.by_node())
+    method = dj.Method("wrong", pair, pair)
+  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
+  p_value = exactness.p_value(counts, exactness.joint_distribution(
+      target, 0, LENGTH))
+  if peeks:
+    assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  else:
+    assert p_value > exactness.MIN_P_VALUE
+    assert 1 < np.mean(stats.target_calls) < LENGTH
+
+
+def test_beams_with_one_sample():
+  """How many children nodes have is known before they are drawn."""
+  probs = jnp.log(jnp.array([[0.5, 0.1, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0]]))
+  state = beam.Beam(jnp.log(jnp.array([0.7, 0.3])), jnp.zeros(2))
+  tokens, parents, found = jax.vmap(lambda key: beam.with_one_sample(
+      key, probs, state, 4))(jax.random.split(jax.random.key(0), 4000))
+  # Scores 0.7, 0.35 = 0.7 * 0.5, 0.3, 0.28 = 0.7 * 0.4.
+  assert (parents == np.array([[0, 0, 1, 0]])).all()
+  assert (tokens[:, 1:] == np.array([[0, 2, 2]])).all()
+  assert (tokens[:, 0] == 1).all()
+  np.testing.assert_allclose(np.exp(found.log_probs[0]),
+                             [0.07, 0.35, 0.3, 0.28], rtol=1e-5)
+  tokens, parents, _ = jax.vmap(lambda key: beam.with_one_sample(
+      key, probs, state, 3))(jax.random.split(jax.random.key(0), 4000))
+  assert (parents == np.array([[0, 0, 1]])).all()
+  counts = np.bincount(np.asarray(tokens[:, 0]), minlength=4)
+  assert exactness.p_value(counts, np.array([0, 0.2, 0.8, 0])) > (
+      exactness.MIN_P_VALUE)
+
+
 def test_wrong_pairs_are_refused():
+  with pytest.raises(ValueError, match="draws=ONE_IN_BEAM"):
+    verifiers.pair(expanders.beam_tree(2, 2, dj.Draws.ONE_IN_BEAM),
+                   conditional_transport.verifier())
+  with pytest.raises(ValueError, match="takes=ONE_SAMPLED, ONE_IN_BEAM"):
+    verifiers.pair(expanders.stochastic_beam(2, 2),
+                   conditional_transport.by_node())
   for drafter in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
                   expanders.stochastic_beam(2, 2)):
     with pytest.raises(ValueError, match="Verifier.takes=ONE_SAMPLED"):

@@ -7,7 +7,7 @@ import pytest
 from decoding_jax import metrics
 from decoding_jax import sampling
 import decoding_jax as dj
-from decoding_jax.speculation import parallel_chain
+from decoding_jax.speculation import parallel_chain, rounds
 from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
@@ -17,7 +17,7 @@ ROWS, LENGTH = 50_000, 5
 METHOD = dj.methods.pearl(DEPTH)
 
 
-def rounds(target, draft, first):
+def plain_rounds(target, draft, first):
   """Greedy PEARL on tables `[V, V]`: the text, rounds, and post-verifies."""
   text, pending, calls, post = [first], [], 0, 0
   while len(text) < 1 + NEW and END not in text[1:]:
@@ -56,7 +56,7 @@ def test_greedy_rounds_are_those_of_plain_python(alike):
   draft = alike * target + (1 - alike) * other
   out = generate(target, draft, sampling=dj.Sampling(0.0))
   for row in range(V):
-    text, calls, post = rounds(target, draft, row)
+    text, calls, post = plain_rounds(target, draft, row)
     assert out.tokens[row, :out.lengths[row]].tolist() == text
     assert out.stats.target_calls[row] == calls
     assert out.stats.draft_calls[row] == calls * DEPTH
@@ -85,12 +85,12 @@ def test_joint_distribution(depth):
 
 def kept_target(uniform, target, draft, token):
   """What is rejected is not taken off the target's distribution."""
-  return parallel_chain.reject(uniform, target, draft, token)[0], target
+  return rounds.reject(uniform, target, draft, token)[0], target
 
 
 def without_draft(uniform, target, draft, token):
   """A draft is accepted by the target's probability alone."""
-  return uniform < target[token], parallel_chain.reject(
+  return uniform < target[token], rounds.reject(
       uniform, target, draft, token)[1]
 
 

@@ -125,3 +125,16 @@ def test_wrong_pairs_are_refused():
       verifiers.pair(shared, verifier)
   # Exact for children of any kind.
   assert verifiers.pair(shared, verifiers.sample_and_match())
+
+
+def test_exponential_races_are_the_same_rule():
+  """The first clock to ring, of rates t and common times (arXiv 2504.15475)."""
+  target, draft = exactness.random_tables(V, 2, 1)
+  keys = jax.random.split(jax.random.key(5), 64)
+  found = generate(METHODS[0], target, draft, keys)
+  noise_keys = shared_gumbel.noise_keys(keys, jnp.ones(64, jnp.int32), NEW - 1)
+  times = np.exp(-np.asarray(jax.vmap(jax.vmap(
+      lambda key: random.gumbel(key, V)))(noise_keys)))
+  with np.errstate(divide="ignore"):
+    rung = times / target[found.tokens[:, :-1]]
+  np.testing.assert_array_equal(rung.argmin(axis=-1), found.tokens[:, 1:])

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -28,7 +29,8 @@ class Team {
   using Compute = std::function<void(int64_t, int64_t)>;
 
   explicit Team(xla::ffi::ThreadPool pool)
-      : pool_(pool), threads_(std::max<int64_t>(pool.num_threads(), 1)),
+      : pool_(pool),
+        threads_(std::clamp<int64_t>(pool.num_threads(), 1, Most())),
         work_(std::make_shared<Work>()), now_(&work_->stages.front()) {}
   ~Team() { Next().is_last = true; Begin(); }
   Team(const Team&) = delete;
@@ -65,6 +67,12 @@ class Team {
     // Helpers that were called and have not left, whether they came or not.
     std::atomic<int64_t> helpers{0};
   };
+
+  // Threads of a call, at most: where each core is a device, one is enough.
+  static int64_t Most() {
+    static const char* const most = std::getenv("DECODING_JAX_THREADS");
+    return most ? std::max(std::atoll(most), 1LL) : INT64_MAX;
+  }
 
   // A stage that nobody but this thread knows of, until it begins.
   Stage& Next() { return work_->stages.emplace_back(); }

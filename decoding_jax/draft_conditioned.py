@@ -1,0 +1,151 @@
+"""Draft-conditioned constrained decoding: think freely, then follow a grammar.
+
+A mask gives what is valid the probability of what is not, token by token: where
+the model would rather have said something else, it is pushed to texts that it
+finds improbable. DCCD (arXiv 2603.03305) has it say that first: a draft without
+a grammar, then the text under the grammar, with the draft before it. What the
+mask costs, the sum of -log(probability of all that was allowed) over the text,
+the paper's projection tax, falls if the draft has made the valid text probable.
+Of several drafts that of the least tax is kept.
+
+Written from the abstract: the prompts of the paper, which ask for the second
+text, are the caller's `bridge`, and how it selects drafts is not known.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import programs, sampling as sampling_lib
+from decoding_jax.generate import generate
+from decoding_jax.processors import model_wrapper
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import LogitsProcessor
+from decoding_jax.validation import values
+
+
+class Dccd(NamedTuple):
+  """The chosen texts.
+
+  Attributes:
+    tokens: `[B, P + draft_tokens + S + max_new_tokens]` int32: prompt, draft,
+      bridge of S tokens, text.
+    starts: `[B]` int32, the first token of the text.
+    lengths: `[B]` int32, all included.
+    taxes: `[B, K]` float32, nats, of the texts after all drafts.
+  """
+  tokens: np.ndarray
+  starts: np.ndarray
+  lengths: np.ndarray
+  taxes: np.ndarray
+
+
+def dccd(key, prompts, prompt_lengths, *, grammar: LogitsProcessor,
+         grammar_params, bridge, target, target_params, method, eos_id,
+         draft_tokens: int, max_new_tokens: int, num_drafts: int = 1,
+         sampling=sampling_lib.Sampling(), planner=None, planner_params=None,
+         **drafting) -> Dccd:
+  """Drafts without a grammar, then writes under it.
+
+  Args:
+    key: a random key.
+    prompts: `[B, P]` int32, right-padded.
+    prompt_lengths: `[B]` int32.
+    grammar: a processor that does not read prompts, such as
+      `dj.processors.automaton()`.
+    grammar_params: its parameters.
+    bridge: `[S]` int32, tokens between draft and text: "so the JSON is".
+    target: the model that writes.
+    target_params: its parameters.
+    method: any `dj.Method`.
+    eos_id: the token that ends a draft or a text, or several such tokens; that
+      of a draft is left out.
+    draft_tokens: of a draft at most.
+    max_new_tokens: of a text at most.
+    num_drafts: K, of each prompt; of several a temperature above 0 is needed.
+    sampling: of drafts and texts.
+    planner: the model that drafts; None for the target.
+    planner_params: its parameters.
+    **drafting: of `generate`, such as `draft` and `draft_params`, for both.
+
+  Returns:
+    For each prompt the text of the least tax. Given its draft, a text has the
+    masked distribution, if K is 1.
+
+  Raises:
+    ValueError: for numbers that are not positive, a grammar that reads prompts,
+      and as `generate`.
+  """
+  for name, value in (("num_drafts", num_drafts),
+                      ("draft_tokens", draft_tokens)):
+    values.check_positive(name, value)
+  if grammar.reads_prompt:
+    raise ValueError("grammar reads prompts: one that begins after the bridge "
+                     "is needed.")
+  first, then = jax.random.split(key)
+  prompts, lengths = (np.repeat(np.asarray(x, np.int32), num_drafts, axis=0)
+                      for x in (prompts, prompt_lengths))
+  plan = (target, target_params) if planner is None else (planner,
+                                                          planner_params)
+  drafts = generate(first, prompts, lengths, method=method, target=plan[0],
+                    target_params=plan[1], max_new_tokens=draft_tokens,
+                    eos_id=eos_id, sampling=sampling, **drafting)
+  joined, starts = _join(drafts, np.asarray(bridge, np.int32),
+                         np.atleast_1d(eos_id))
+  lm, params = model_wrapper.apply(grammar, grammar_params, target,
+                                   target_params)
+  out = generate(then, joined, starts, method=method, target=lm,
+                 target_params=params, max_new_tokens=max_new_tokens,
+                 eos_id=eos_id, sampling=sampling, **drafting)
+  tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
+  taxes = np.asarray(_taxes(
+      grammar, target, target_params,
+      jax.tree.map(jnp.asarray, grammar_params),
+      jnp.asarray(np.maximum(tokens, 0)), jnp.asarray(starts),
+      jnp.asarray(ends))).reshape(-1, num_drafts)
+  best = taxes.argmin(axis=1) + num_drafts * np.arange(len(taxes))
+  return Dccd(tokens[best], starts[best], ends[best], taxes)
+
+
+def _join(drafts, bridge, ends):
+  """Prompts and drafts without their end, then the bridge; and their lengths.
+  """
+  tokens, lengths = np.asarray(drafts.tokens), np.asarray(drafts.lengths)
+  joined = np.zeros((len(tokens), tokens.shape[1] + len(bridge)), np.int32)
+  starts = np.zeros(len(tokens), np.int32)
+  for row, text, length in zip(range(len(tokens)), tokens, lengths):
+    text = text[:length - int(text[length - 1] in ends)]
+    starts[row] = len(text) + len(bridge)
+    joined[row, :starts[row]] = (*text, *bridge)
+  return joined, starts
+
+
+@functools.partial(programs.jit, static_argnums=(0, 1))
+def _taxes(grammar, lm, params, grammar_params, tokens, starts, ends):
+  """`[B]`, what a grammar costs the texts from `starts` to `ends`, in nats."""
+  batch, size = tokens.shape
+  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
+  cache = lm.init_cache(batch, 0)
+  logits, _ = lm.forward(params, tokens, order, cache,
+                         cache_lib.init_block(cache, size), 0,
+                         order[:, :, None] >= order[:, None])
+  logs = jax.nn.log_softmax(logits[:, :-1].astype(jnp.float32))
+
+  def of_row(text, logs, start, end):
+    def step(states, x):
+      state, tax = states
+      place, token, row = x
+      ours = (place >= start) & (place < end)
+      mass = jax.nn.logsumexp(grammar.process(grammar_params, state, row))
+      after = grammar.advance(grammar_params, state, token)
+      return (jax.tree.map(functools.partial(jnp.where, ours), after, state),
+              tax - jnp.where(ours, mass, 0)), None
+
+    places = jnp.arange(1, size)
+    begin = grammar.init(grammar_params), jnp.float32(0)
+    return jax.lax.scan(step, begin, (places, text[1:], logs))[0][1]
+
+  return jax.vmap(of_row)(tokens, logs, starts, ends)

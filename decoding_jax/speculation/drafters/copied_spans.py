@@ -1,0 +1,138 @@
+"""A chain that is copied from the text where it repeats itself, else drafted.
+
+Where the last tokens of a text have occurred before, it often goes on as it did
+then, for many tokens: answers that quote their prompt. Elsewhere a model or a
+head drafts a few (SAM decoding, arXiv 2411.10666, section 3.3, chooses so).
+Which of the two depends on the text so far alone. A copied token is a sample of
+a distribution that has all its mass there, so that one verifier serves both.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.runtime import greedy_rollout, token_buffer
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.drafters import language_model, text_matches
+from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
+                                Expander, Head, NONE, Seen)
+from decoding_jax.validation import values
+
+
+class _Pending(NamedTuple):
+  """Attributes: `[B]` bool, rows that copied; what the model's chain needs."""
+  copied: Array
+  drafted: Any
+
+
+@functools.lru_cache(maxsize=None)
+def copied_or(expander: Expander, copies: int, min_ngram: int,
+              max_ngram: int) -> Drafter:
+  """The drafter that copies from the text, or drafts as `of_model` does.
+
+  A step in which every row copies asks no model. One in which none does scores
+  as many tokens as `expander` drafts.
+
+  Args:
+    expander: of a chain.
+    copies: tokens that are copied, at most; as many as it drafts, or more.
+    min_ngram: last tokens that must have occurred before.
+    max_ngram: tokens that are compared, at most.
+
+  Returns:
+    The drafter.
+
+  Raises:
+    ValueError: for sizes that do not fit.
+  """
+  depth = tree_lib.depth(expander.layout)
+  for name, value, least in (("copies", copies, depth),
+                             ("min_ngram", min_ngram, 1),
+                             ("max_ngram", max_ngram, min_ngram)):
+    values.check_positive(name, value)
+    if value < least:
+      raise ValueError(f"{name}={value}: {least} or more is needed.")
+  if max(expander.layout.widths) > 1:
+    raise ValueError(f"expander: levels of {expander.layout.widths} nodes: a "
+                     "chain is needed.")
+  layout = tree_lib.product_layout((1,) * copies)
+  return Drafter(
+      layout, language_model.init,
+      functools.partial(_propose, expander, copies, min_ngram, max_ngram),
+      functools.partial(_observe, depth), calls=depth, draws=expander.draws,
+      narrow=expander.layout if copies > depth else None,
+      head_calls=lambda head: head.forwards(depth))
+
+
+def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
+             state: DecodeState) -> tuple[DraftTree, _Pending]:
+  matched, spans, there = jax.vmap(lambda text, length: (
+      text_matches.occurrences(text, length, 1, max_ngram, copies)))(
+          state.tokens, state.length)
+  copied = (matched[:, 0] >= min_ngram) & there[:, 0, 0]
+  draft = functools.partial(language_model.propose, expander, keys, context)
+  nothing = lambda state: jax.tree.map(
+      lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(draft, state))
+  own, pending = jax.lax.cond(copied.all(), nothing, draft, state)
+  depth = tree_lib.depth(expander.layout)
+  pad = lambda x, **how: jnp.pad(x[:, 1:], ((0, 0), (0, copies - depth)), **how)
+  choose = lambda span, x: jnp.where(copied[:, None], span[:, 0], pad(x))
+  spans = jnp.where(there, spans, 0)
+  root = token_buffer.newest(state, 1)
+  tokens = jnp.concatenate([root, choose(spans, own.tokens)], axis=1)
+  valid = jnp.concatenate([jnp.ones_like(root, bool),
+                           choose(there, own.valid)], axis=1)
+  parents = jnp.arange(NONE, copies, dtype=jnp.int32)[None]
+  tree = tree_lib.from_parents(tokens, jnp.broadcast_to(parents, tokens.shape),
+                               valid)
+  if own.log_probs is None:
+    return tree, _Pending(copied, pending)
+  vocabulary = jnp.arange(own.log_probs.shape[-1])[None, None]
+  certain = jnp.where(vocabulary == tokens[:, 1:, None], 0., -jnp.inf)
+  log_probs = jnp.where(
+      copied[:, None, None], certain,
+      jnp.pad(own.log_probs, ((0, 0), (0, copies - depth), (0, 0))))
+  return tree.replace(log_probs=log_probs), _Pending(copied, pending)
+
+
+def _observe(depth, context: Context, before: DecodeState, after: DecodeState,
+             seen: Seen) -> DecodeState:
+  """Has the model or head read what was committed."""
+  if isinstance(context.draft, Head):
+    read = lambda seen: language_model.observe(context, before, after,
+                                               seen).carry
+    return after.replace(carry=jax.lax.cond(
+        (seen.count > 1 + depth).any(), read,
+        lambda seen: read(_beginning(seen, depth)), seen))
+  copied, drafted = seen.pending
+  after = language_model.observe(
+      context, before, after, _beginning(seen, depth).replace(
+          count=jnp.where(copied, 0, seen.count), pending=drafted))
+  return after if after.draft_cache is None else after.replace(
+      draft_cache=_caught_up(context, after, copied & (seen.count > 0),
+                             seen.tokens.shape[1]))
+
+
+def _beginning(seen: Seen, depth) -> Seen:
+  """What was seen of the first nodes of a path."""
+  verdict = seen.verdict
+  return seen.replace(
+      tokens=seen.tokens[:, :depth + 1],
+      verdict=verdict.replace(path=verdict.path[:, :depth + 1]))
+
+
+def _caught_up(context: Context, after: DecodeState, copied, width):
+  """The draft model's cache, after the tokens that rows have copied."""
+  def read(cache):
+    count = jnp.where(copied, after.length - 1 - cache.length, 0)
+    # One token more than was committed: the cache may lack it.
+    columns = cache.length[:, None] + jnp.arange(width + 1)[None]
+    tokens = jnp.take_along_axis(after.tokens, jnp.minimum(
+        columns, after.tokens.shape[1] - 1), axis=1)
+    return greedy_rollout.extend(context.draft, context.draft_params, cache,
+                                 jnp.maximum(tokens, 0), count)[1]
+
+  return jax.lax.cond(copied.any(), read, lambda cache: cache,
+                      after.draft_cache)

@@ -1,0 +1,226 @@
+"""Steps in parts: a drafter and a target that work at the same time.
+
+    early, drafting = propose(context, drafting)          the drafter
+    logits, cache   = score(context, text, early)         the target
+    late, drafting  = prepare(context, drafting)          the drafter, meanwhile
+    text            = settle(context, text, early, late, logits)   the target
+    drafting        = drafting with the news of text
+
+`decoder` makes of them the step of one program, in which the models take turns.
+`decoding_jax.roles` runs the same parts on two groups of devices: `prepare`
+does not wait for `score`, nor the other way round. So texts are the same.
+"""
+
+import functools
+from typing import Any, Callable, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import random, vocabulary
+from decoding_jax.runtime import token_buffer
+from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
+                                Stats)
+
+
+@flax.struct.dataclass
+class News:
+  """All that a drafter hears of the target after a round.
+
+  Attributes:
+    newest: `[B]` int32, the last token of the text.
+    length: `[B]` int32, of the text.
+    step: `[B]` int32, rounds so far.
+    done: `[B]` bool.
+    outcome: `[B]` int32, of the round before; what the method needs to know.
+  """
+  newest: Array
+  length: Array
+  step: Array
+  done: Array
+  outcome: Array
+
+
+@flax.struct.dataclass
+class Drafting:
+  """What a drafter has.
+
+  Attributes:
+    keys: `[B]`, of the rows.
+    cache: of the draft model.
+    news: what it heard last.
+    carry: arrays of the method's own, with rows first.
+  """
+  keys: Array
+  cache: Cache
+  news: News
+  carry: Any
+
+
+@flax.struct.dataclass
+class Carry:
+  """The carry of a `DecodeState`: of the target, of the drafter, and between.
+
+  Attributes:
+    text: arrays of the method's own that the target has, with rows first.
+    drafter: those of the drafter; None where it is on other devices.
+    outcome: of `News`.
+  """
+  text: Any
+  drafter: Any
+  outcome: Array
+
+
+class Rounds(NamedTuple):
+  """A step in parts; functions of all rows.
+
+  Attributes:
+    begin: `(context, state) -> (Carry, extra)`; the counts of `Stats.extra`.
+    propose: `(context, Drafting) -> (early, Drafting)`, what the target must
+      have before it scores; a tree of arrays with rows first.
+    score: `(context, DecodeState, early) -> (logits, cache)`.
+    prepare: `(context, Drafting) -> (late, Drafting)`, what it must have before
+      it settles, as `early`.
+    settle: `(context, DecodeState, early, late, logits) -> DecodeState`, whose
+      `carry.outcome` is new.
+    depth: D, tokens that a round accepts at most.
+  """
+  begin: Callable[..., tuple[Carry, dict[str, Array]]]
+  propose: Callable[..., tuple[Any, Drafting]]
+  score: Callable[..., tuple[Array, Cache]]
+  prepare: Callable[..., tuple[Any, Drafting]]
+  settle: Callable[..., DecodeState]
+  depth: int
+
+
+def decoder(rounds: Rounds, max_slots_ahead: int,
+            max_samples_per_node: int = 1) -> Decoder:
+  """Returns the decoder of one program, of which `roles` takes the parts."""
+  return Decoder(functools.partial(_init, rounds),
+                 functools.partial(_step, rounds), max_slots_ahead,
+                 max_samples_per_node, needs_draft=True, rounds=rounds)
+
+
+def drafting(state: DecodeState) -> Drafting:
+  """Returns what the drafter has of a state."""
+  return Drafting(state.keys, state.draft_cache, news(state),
+                  state.carry.drafter)
+
+
+def text(state: DecodeState) -> DecodeState:
+  """Returns what the target has of a state."""
+  return state.replace(draft_cache=None,
+                       carry=state.carry.replace(drafter=None))
+
+
+def news(state: DecodeState) -> News:
+  """Returns what the drafter hears of a state of the target."""
+  return News(token_buffer.newest(state, 1)[:, 0], state.length, state.step,
+              state.done, state.carry.outcome)
+
+
+def split_keys(keys, step):
+  """Returns keys `[B]` of the draft of a round, and of its verification."""
+  keys = jax.vmap(random.fold_in)(keys, step)
+  return jax.vmap(random.split, out_axes=1)(keys)
+
+
+def draft_log_probs(context: Context, logits):
+  """Returns the draft's distributions `[B, T, V]`, in logs, of its logits."""
+  return sampling.drop_underflowing(jax.vmap(sampling.log_probs)(
+      context.draft_warper, logits))
+
+
+def verify(judge, key, logits, warper, chain, size):
+  """Judges a chain of D tokens, in one row.
+
+  Args:
+    judge: `(uniform [], target [V], draft [V], token []) -> (accepted [],
+      residual [V])`, distributions in and out.
+    key: a random key.
+    logits: `[D, V]` of the target before each token; or `[D + 1, V]`, if a
+      token follows a chain that is accepted as a whole.
+    warper: of the row.
+    chain: tokens `[D]` and log-probabilities `[D, V]` of the draft.
+    size: `[]`, how many tokens count.
+
+  Returns:
+    `[D]` or `[D + 1]` int32, the accepted tokens and, unless there is none
+    after all, one after them; and how many are accepted.
+  """
+  tokens, log_probs = chain
+  depth, width = len(tokens), len(logits)
+  uniform_key, draw_key = random.split(key)
+  target = jnp.exp(sampling.log_probs(warper, logits))
+  hits, rests = jax.vmap(judge)(random.uniform(uniform_key, tokens.shape),
+                                target[:depth], jnp.exp(log_probs), tokens)
+  passed = jnp.cumprod((hits & (jnp.arange(depth) < size)).astype(jnp.int32))
+  accepted = passed.sum(dtype=jnp.int32)
+  rests = jnp.concatenate([rests, target[depth:]])
+  rest = rests[jnp.minimum(accepted, width - 1)]
+  other = sampling.draw(draw_key, jnp.log(rest)).astype(jnp.int32)
+  tokens = jnp.pad(tokens, (0, width - depth))
+  return jnp.where(jnp.arange(width) == accepted, other, tokens), accepted
+
+
+def reject(uniform, target, draft, token):
+  """Judges a sample of the draft distribution (arXiv 2211.17192)."""
+  drafted, own = (vocabulary.take(x, token) for x in (draft, target))
+  return uniform * drafted < own, sampling.residual(target, draft)
+
+
+def match(uniform, target, draft, token):
+  """Judges any token at temperature 0."""
+  del uniform, draft
+  return token == sampling.most_probable(target), target
+
+
+def count(state: DecodeState, new: DecodeState, accepted, draft_calls, nodes,
+          **extra) -> DecodeState:
+  """Counts a round.
+
+  Args:
+    state: before it.
+    new: after it, without its counts.
+    accepted: `[B]` int32, drafted tokens.
+    draft_calls: of the round, a number or `[B]`.
+    nodes: that the target scored, likewise.
+    **extra: what is added to counts of that name, likewise.
+
+  Returns:
+    The new state.
+  """
+  stats, runs = state.stats, (~state.done).astype(jnp.int32)
+  depths = jnp.arange(stats.accepted_by_depth.shape[1])[None]
+  return new.replace(stats=Stats(
+      target_calls=stats.target_calls + runs,
+      draft_calls=stats.draft_calls + runs * draft_calls,
+      emitted=stats.emitted + new.length - state.length,
+      nodes=stats.nodes + runs * nodes,
+      accepted_by_depth=stats.accepted_by_depth + runs[:, None] * (
+          depths == accepted[:, None]).astype(jnp.int32),
+      extra={name: stats.extra[name] + runs * x for name, x in extra.items()}))
+
+
+def _init(rounds: Rounds, context: Context, state: DecodeState) -> DecodeState:
+  zeros = jnp.zeros(len(state.length), jnp.int32)
+  carry, extra = rounds.begin(context, state)
+  return state.replace(carry=carry, stats=Stats(
+      zeros, zeros, zeros, zeros,
+      jnp.zeros((len(zeros), rounds.depth + 1), jnp.int32), extra))
+
+
+def _step(rounds: Rounds, context: Context, state: DecodeState) -> DecodeState:
+  """One round in one program."""
+  with jax.named_scope("draft"):
+    early, own = rounds.propose(context, drafting(state))
+  with jax.named_scope("target_forward"):
+    logits, cache = rounds.score(context, text(state), early)
+  with jax.named_scope("draft"):
+    late, own = rounds.prepare(context, own)
+  new = rounds.settle(context, text(state).replace(target_cache=cache), early,
+                      late, logits)
+  return new.replace(draft_cache=own.cache,
+                     carry=new.carry.replace(drafter=own.carry))

@@ -1,0 +1,136 @@
+"""Copies or a drafted chain: exactness, and a draft model that catches up."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
+from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import verifiers
+from decoding_jax.speculation.drafters import feature_head
+from models import transformer
+from models.heads import mtp
+from models.testing import drafter_conformance
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+
+V, ROWS, LENGTH = 5, 20_000, 4
+METHOD = dj.methods.copy_or_draft(2, copies=3, min_ngram=1, max_ngram=2)
+
+
+def test_contract():
+  drafter_conformance.check_drafter(METHOD.sampled.drafter, rows=50, steps=2)
+
+
+def test_joint_distribution():
+  """Control: copied tokens that claim to be samples of all tokens alike."""
+  target, draft = exactness.random_tables(V)
+  exactness.check(METHOD, target, draft, rows=ROWS, length=LENGTH)
+  drafter = METHOD.sampled.drafter
+
+  def propose(*arguments):
+    tree, pending = drafter.propose(*arguments)
+    return tree.replace(log_probs=jnp.where(
+        pending.copied[:, None, None], -np.log(V), tree.log_probs)), pending
+
+  wrong = dj.Pair(drafter._replace(propose=propose), METHOD.sampled.verifier)
+  fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
+                      rows=ROWS, length=LENGTH)
+  assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+@functools.lru_cache(maxsize=None)
+def texts(method, temperature):
+  """Of a target that drafts for itself."""
+  models = tiny.llama_models()
+  return tiny.generate(method, tiny.Models(models.target, models.target),
+                       new=24, key=jax.random.key(2),
+                       sampling=dj.Sampling(temperature))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_texts_are_the_same_if_all_nodes_are_scored(temperature):
+  assert METHOD.sampled.drafter.narrow
+  whole = dj.Method("all are scored", *(
+      pair._replace(drafter=pair.drafter._replace(narrow=None))
+      for pair in (METHOD.sampled, METHOD.greedy)))
+  np.testing.assert_array_equal(*(
+      texts(method, temperature).tokens for method in (METHOD, whole)))
+
+
+def test_greedy_texts_are_those_of_the_target():
+  np.testing.assert_array_equal(
+      texts(METHOD, 0.0).tokens,
+      texts(dj.methods.autoregressive(), 0.0).tokens)
+
+
+def _steps(given, pair, prompts, lengths, number):
+  """The context, and state and `Seen` of some steps of a greedy drafter."""
+  decoder = tree_decoder.of_pair(pair)
+  context, state = drafter_conformance._begin(
+      decoder, drafter_conformance._Models(**given),
+      jax.random.split(jax.random.key(4), len(prompts)), prompts, lengths,
+      np.full(len(prompts), 60))
+  step = jax.jit(lambda state: decoder.step_with_tree(context, state))
+  found = []
+  for _ in range(number):
+    state, seen = step(state)
+    found.append((state, seen))
+  return context, found
+
+
+def test_a_draft_model_reads_what_was_copied():
+  """The target drafts for itself: whatever it drafts is accepted."""
+  model = tiny.llama_models().target
+  _, steps = _steps(
+      {"target": model.lm, "target_params": model.params, "draft": model.lm,
+       "draft_params": model.params},
+      dj.Pair(METHOD.greedy.drafter, verifiers.match()),
+      np.tile(tiny.PROMPTS[:2], (2, 1)), np.tile(tiny.LENGTHS[:2], 2), 10)
+  copied = np.stack([seen.pending.copied for _, seen in steps])
+  accepted = np.stack([seen.verdict.num_accepted for _, seen in steps])
+  # A chain after a copy needs what was copied.
+  assert (copied[:-1] & ~copied[1:]).any()
+  np.testing.assert_array_equal(accepted[~copied], 2)
+
+
+def test_a_head_reads_what_was_copied():
+  """Its state is that of the committed text, read at once."""
+  config = dataclasses.replace(tiny.LLAMA, vocab_size=4)
+  layer = mtp.Config(mtp.layer_of(config))
+  given = {"target": transformer.with_features(config, (1,)),
+           "target_params": tiny.random_model(config).params,
+           "draft": mtp.head(layer, config), "draft_params": jax.tree.map(
+               lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
+  context, steps = _steps(given, METHOD.greedy,
+                          np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
+                          np.tile(tiny.LENGTHS[:2], 4), 16)
+  copied = np.stack([seen.pending.copied for _, seen in steps])
+  counts = np.stack([seen.count for _, seen in steps])
+  # Steps in which some row commits more than is drafted, and others.
+  assert copied.any() and (counts > 3).any() and (counts.max(axis=1) < 4).any()
+  state, _ = steps[-1]
+  tokens = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
+  plain = feature_head.init(context.replace(
+      prompts=tokens, prompt_lengths=state.length), state).carry
+  np.testing.assert_array_equal(state.carry.cache.length, plain.cache.length)
+  scale = np.abs(plain.hidden).max()
+  np.testing.assert_allclose(state.carry.hidden / scale, plain.hidden / scale,
+                             atol=1e-5)
+
+
+def test_sizes_that_do_not_fit():
+  chain = expanders.top_k((1, 1))
+  for expander, sizes, problem in (
+      (chain, (1, 2, 3), "copies=1: 2 or more"),
+      (chain, (4, 3, 2), "max_ngram=2: 3 or more"),
+      (expanders.top_k((2, 1)), (4, 2, 3), "a chain is needed")):
+    with pytest.raises(ValueError, match=problem):
+      drafters.copied_or(expander, *sizes)

@@ -1,0 +1,134 @@
+"""SSD: rounds in plain Python, exactness, a control, rows of a batch."""
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax import sampling
+from decoding_jax.speculation import prepared_chains, rounds
+from models.testing import exactness
+from support import helpers
+from support import on_roles
+from support import tiny_models as tiny
+
+V, DEPTH, GUESSES, NEW, END = 5, 2, 2, 14, 4
+ROWS, LENGTH = 50_000, 5
+METHOD = dj.methods.ssd(DEPTH, GUESSES)
+
+
+def plain_rounds(target, draft, first):
+  """Greedy SSD on tables `[V, V]`: the text, rounds, and prepared ones."""
+  text, guesses, calls, prepared = [first], {}, 0, 0
+  while len(text) < 1 + NEW and END not in text[1:]:
+    calls, prepared = calls + 1, prepared + (text[-1] in guesses)
+    # At temperature 0 a chain is the same, whenever it is drafted.
+    chain = text[-1:]
+    for _ in range(DEPTH):
+      chain.append(int(draft[chain[-1]].argmax()))
+    for i, token in enumerate(chain):
+      text.append(int(target[token].argmax()))
+      following = chain[i + 1:i + 2]
+      guesses = [x for x in np.argsort(-draft[token]) if x not in following]
+      guesses = guesses[:GUESSES]
+      if text[-1:] != following:
+        break
+  ends = text.index(END, 1) + 1 if END in text[1:] else 1 + NEW
+  return text[:ends], calls, prepared
+
+
+def generate(target, draft, firsts=range(V), **kwargs):
+  (lm, params), (draft_lm, draft_params) = map(exactness.table_model,
+                                               (target, draft))
+  firsts = np.array(firsts, np.int32)
+  return dj.generate(
+      jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
+      np.ones(len(firsts), np.int32), method=METHOD, target=lm,
+      target_params=params, draft=draft_lm, draft_params=draft_params,
+      max_new_tokens=NEW, eos_id=END, **kwargs)
+
+
+@pytest.mark.parametrize("alike", [0, 0.8, 1])
+def test_greedy_rounds_are_those_of_plain_python(alike):
+  """Texts, target and draft calls, and how many chains were prepared."""
+  target, other = exactness.random_tables(V)
+  target[:, END] /= 20
+  draft = alike * target + (1 - alike) * other
+  out = generate(target, draft, sampling=dj.Sampling(0.0))
+  for row in range(V):
+    text, calls, prepared = plain_rounds(target, draft, row)
+    assert out.tokens[row, :out.lengths[row]].tolist() == text
+    assert out.stats.target_calls[row] == calls
+    assert out.stats.extra["prepared_calls"][row] == prepared
+    assert out.stats.draft_calls[row] == (
+        calls * (DEPTH + 1) + (calls - prepared) * DEPTH)
+    assert out.stats.nodes[row] == calls * DEPTH
+
+
+def test_a_row_does_not_depend_on_the_others():
+  """In a batch, in a queue, in another order: rows whose chain is prepared and
+  rows that wait for one."""
+  target, draft = exactness.random_tables(V)
+  whole, queued, turned = (
+      np.asarray(generate(target, draft, **kwargs).tokens)
+      for kwargs in ({}, {"rows": 2}, {"firsts": range(V)[::-1]}))
+  np.testing.assert_array_equal(whole, queued)
+  np.testing.assert_array_equal(whole, turned[::-1])
+
+
+@pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2)])
+def test_joint_distribution(depth, guesses):
+  """Five tokens: prepared chains and others are in them."""
+  found = exactness.check(
+      dj.methods.ssd(depth, guesses), *exactness.random_tables(V), rows=ROWS,
+      length=LENGTH)
+  assert 2 < found.target_calls < LENGTH
+
+
+def test_control_stale_draft_fails():
+  """The chain of the round before, said to be drawn after the newest token."""
+  found = exactness.fit(on_roles.stale(METHOD),
+                        *exactness.random_tables(V), rows=ROWS, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_control_reused_uniforms_fail():
+  """What a rejection has said of a uniform must not count twice."""
+  def judge(uniform, target, draft, token):
+    return uniform * draft[token] < target[token], target
+
+  wrong = prepared_chains.decoder(2, 2, sampling.draw, judge)
+  found = exactness.fit(dj.Method("wrong", wrong, None),
+                        *exactness.random_tables(V), rows=ROWS, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_caches_hold_nothing_that_was_rejected():
+  """Of a drafter that errs the text; of the target itself the calls as well."""
+  models = tiny.opt_models()
+  same = tiny.Models(models.target, models.target)
+  method = dj.methods.ssd(3, 2)
+  plain, ours, own = (
+      tiny.generate(method, pair, sampling=dj.Sampling(0.0)) for method, pair in
+      ((dj.methods.autoregressive(), models), (method, models), (method, same)))
+  np.testing.assert_array_equal(plain.tokens, ours.tokens)
+  np.testing.assert_array_equal(plain.tokens, own.tokens)
+  assert (own.stats.target_calls == -(-tiny.NEW // 4)).all()
+
+
+def test_the_token_after_a_chain_is_drawn_of_the_target():
+  """By hand: two tokens are accepted, and the third logits decide."""
+  logits = np.log(np.eye(3, dtype=np.float32)[[1, 2, 0]] + 1e-30)
+  warper = jax.tree.map(lambda x: x[0], sampling.make_warper(
+      dj.Sampling(0.0), 1, 3))
+  chain = np.array([1, 2], np.int32), logits[:2]
+  tokens, accepted = rounds.verify(
+      rounds.match, jax.random.key(0), logits, warper, chain, 2)
+  assert accepted == 2 and tokens.tolist() == [1, 2, 0]
+
+
+def test_sizes_that_cannot_be():
+  for sizes, message in (((0, 1), "depth=0"), ((2, 0), "guesses=0"),
+                         ((2, 1.5), "guesses=1.5")):
+    with pytest.raises(ValueError, match=message):
+      dj.methods.ssd(*sizes)
