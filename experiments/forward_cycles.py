@@ -3,6 +3,9 @@
   python -m experiments.forward_cycles --devices=v5p:2x2x1 --target=<folder> \\
       --part=8 --rows=1,16,64,256 --tokens=1,8,16,32,64 --slots=1024,4096
 
+With `--room=16` tokens are those of a row on average, packed, and attention has
+room for 16 of each row, as with `shared_budget`.
+
 Prints the cycles that the compiler has scheduled for a forward of so many
 tokens a row, and their ratio to those of one token: a tree of as many nodes
 pays where it accepts more tokens a call than this. Nothing runs, and no
@@ -23,18 +26,19 @@ from models.transformer import quantization
 
 
 def main():
-  whole = draft_kind.architecture(TARGET.value, DTYPE.value,
-                                  quantization.DTYPE)
+  # First, before anything uses JAX.
+  device = tpu_compiler.devices(DEVICES.value)[0]
   rows, tokens, slots = (launch.numbers(x) for x in (ROWS, TOKENS, SLOTS))
-  config, device = part(whole, PART.value), tpu_compiler.devices(
-      DEVICES.value)[0]
+  config = part(draft_kind.architecture(
+      TARGET.value, DTYPE.value, quantization.DTYPE), PART.value)
   lines = [["slots", "rows", "a token, cycles",
             *(f"{n} tokens" for n in tokens)]]
   for size in slots:
     for batch in rows:
       token = tpu_compiler.forward_cycles(config, device, batch, 1, size)
       ratios = [1 if n == 1 else tpu_compiler.forward_cycles(
-          config, device, batch, n, size) / token for n in tokens]
+          config, device, batch, ROOM.value or n, size,
+          packed=round(n * batch) * bool(ROOM.value)) / token for n in tokens]
       lines.append([str(size), str(batch), f"{token:,}",
                     *(f"{x:.2f}" for x in ratios)])
       print(text_tables.plain_table(lines), end="\n\n", flush=True)
@@ -72,5 +76,8 @@ if __name__ == "__main__":
                               lower_bound=1)
   ROWS = flags.DEFINE_list("rows", ["1", "16"], "Rows of a batch.")
   TOKENS = flags.DEFINE_list("tokens", ["1", "8", "16"], "Tokens of a row.")
+  ROOM = flags.DEFINE_integer("room", 0, "Tokens that a row may have where "
+                              "those of all rows are packed; 0: they are not.",
+                              lower_bound=0)
   SLOTS = flags.DEFINE_list("slots", ["1024"], "Slots of a cache.")
   launch.run(main)

@@ -2,11 +2,13 @@
 
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 EXAMPLES = (dict(nodes=4, width=3, depth=2),)
 
 
-def make(nodes: int, width: int, depth: int) -> Method:
+def make(nodes: int, width: int, depth: int,
+         rank_temperature: float = 1.0) -> Method:
   """Makes OPT-Tree: a best-first tree of a fixed number of nodes.
 
   The draft model grows a tree by beam search. Those of its nodes are scored
@@ -19,6 +21,8 @@ def make(nodes: int, width: int, depth: int) -> Method:
     width: nodes of a level of the beam search; with as many as `nodes`, no more
       probable node is missed.
     depth: its levels, each a call of the draft model.
+    rank_temperature: at which the draft is ranked at temperature 0, where the
+      target is surer of its token than a draft of samples is; the paper has 1.
 
   Returns:
     The method. With `width * depth` nodes it scores the whole beam search.
@@ -27,5 +31,8 @@ def make(nodes: int, width: int, depth: int) -> Method:
     ValueError: if a size is not a positive integer, or `nodes` is not in
       `depth` to `width * depth`.
   """
-  drafter = drafters.best_first(nodes, width, depth)
-  return verifiers.matched(f"opt_tree({nodes}, {width}x{depth})", drafter)
+  values.check_number("rank_temperature", rank_temperature, 0.01, 100)
+  drafter = drafters.best_first(nodes, width, depth, rank_temperature)
+  sharp = "" if rank_temperature == 1 else f", {rank_temperature:g}"
+  return verifiers.matched(f"opt_tree({nodes}, {width}x{depth}{sharp})",
+                           drafter)

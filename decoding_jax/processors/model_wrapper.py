@@ -182,14 +182,15 @@ def _language_model(reader, kind, lm):
     return outer(lm.init_cache(batch, capacity),
                  jax.tree.unflatten(kind.structure, states))
 
-  def run(forward, params, tokens, positions, cache, block, slot, mask):
+  def run(forward, params, tokens, positions, cache, block, slot, mask,
+          *packed):
     start, shared = reader.init(params.processor), cache.shared
     count = cache.length - cache_lib.num_shared(cache)
     if shared:
       start = jax.tree.map(lambda x: x[0, -1], inner(shared)[1])
     (cache, before), (block, states) = inner(cache), inner(block)
     logits, block = forward(params.model, tokens, positions, cache, block, slot,
-                            mask)
+                            mask, *packed)
     last = jax.tree.map(functools.partial(_last, count), before, start)
     states = _advance(reader, params.processor, tokens, slot, mask, states,
                       last)

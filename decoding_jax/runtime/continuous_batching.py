@@ -219,7 +219,7 @@ def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
         jnp.where(own[:, None], (order.T >= order)[None], mask))
     return logits[:, :tokens.shape[1]], block
 
-  return model._replace(forward=forward)
+  return model._replace(forward=forward, packs=False)
 
 
 def run(decoder: Decoder, context: Context, keys, rows: int,

@@ -88,8 +88,8 @@ def _step_with_tree(pair: Pair, context: Context,
         target_cache=cache_lib.commit(state.target_cache, judged.block,
                                       judged.slots, count),
         stats=_count(state, pair.drafter,
-                     draft_calls(pair.drafter, context.draft), judged.verdict,
-                     count))
+                     draft_calls(pair.drafter, context.draft), tree,
+                     judged.verdict, count))
     seen = Seen(tree, judged.logits, judged.block, judged.verdict,
                 judged.tokens, count, pending)
   # A head reads here what was committed.
@@ -123,8 +123,7 @@ def _judge(pair: Pair, context: Context, state: DecodeState, keys, pending,
   if layout is not shape:
     tree = _first_nodes(tree, layout)
   with jax.named_scope("target_forward"):
-    score_tree = score_drafted if pair.drafter.skips else functools.partial(
-        score, slots=whole.tokens.shape[1])
+    score_tree = _scoring(pair.drafter, context.target, whole.tokens.shape[1])
     found = pair.drafter.score and pair.drafter.score(
         context, state, tree, pending)
     logits, block = found or score_tree(context, state.target_cache, tree,
@@ -164,7 +163,16 @@ def _first_nodes(tree: DraftTree, layout) -> DraftTree:
       first(tree.noise_keys, 1 + tree_lib.depth(layout)))
 
 
-def score(context: Context, cache, tree: DraftTree, length, slots=None):
+def _scoring(drafter: Drafter, target: LanguageModel, slots):
+  """Returns the function that scores the trees of a drafter."""
+  if drafter.budget and target.packs:
+    return functools.partial(score_valid, drafter.budget)
+  return score_drafted if drafter.skips else functools.partial(
+      score, slots=slots)
+
+
+def score(context: Context, cache, tree: DraftTree, length, slots=None,
+          packed=()):
   """One target call over the root and all nodes.
 
   Args:
@@ -173,6 +181,7 @@ def score(context: Context, cache, tree: DraftTree, length, slots=None):
     tree: what to score.
     length: `[B]` int32, committed tokens, the root included.
     slots: of the block, M or more; None for M.
+    packed: one more argument of a target that packs; () for none.
 
   Returns:
     logits `[B, M, V]` and a block of so many slots.
@@ -184,7 +193,20 @@ def score(context: Context, cache, tree: DraftTree, length, slots=None):
   return context.target.forward(context.target_params, tree.tokens, positions,
                                 cache, block, 0, jnp.pad(
                                     tree.mask, ((0, 0), (0, 0),
-                                                (0, slots - size))))
+                                                (0, slots - size))), *packed)
+
+
+def score_valid(budget, context: Context, cache, tree: DraftTree, length):
+  """As `score`, of the roots and valid nodes alone, B + N tokens in one block.
+
+  Linear layers compute these B + N tokens, whichever rows they are of; for
+  attention, which reads a cache of each row, rows have M tokens again.
+  """
+  size = len(length) + budget(len(length))
+  nodes, = jnp.nonzero(tree.valid.ravel(), size=size,
+                       fill_value=tree.valid.size)
+  return score(context, cache, tree, length,
+               packed=(nodes.astype(jnp.int32),))
 
 
 def score_drafted(context: Context, cache, tree: DraftTree, length):
@@ -233,8 +255,8 @@ def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
   return drafter.calls
 
 
-def _count(state: DecodeState, drafter, calls, verdict: Verdict,
-           count) -> Stats:
+def _count(state: DecodeState, drafter, calls, tree: DraftTree,
+           verdict: Verdict, count) -> Stats:
   stats, runs = state.stats, (~state.done).astype(jnp.int32)
   layout = drafter.layout
   ranks = jnp.arange(tree_lib.max_branching(layout))[None, None]
@@ -248,7 +270,9 @@ def _count(state: DecodeState, drafter, calls, verdict: Verdict,
       target_calls=stats.target_calls + runs,
       draft_calls=stats.draft_calls + runs * calls,
       emitted=stats.emitted + count,
-      nodes=stats.nodes + runs * tree_lib.num_nodes(layout),
+      nodes=stats.nodes + runs * (
+          tree.valid[:, 1:].sum(axis=1, dtype=jnp.int32) if drafter.budget
+          else tree_lib.num_nodes(layout)),
       accepted_by_depth=add(stats.accepted_by_depth, by_depth),
       extra={
           "tested_by_rank": add(stats.extra["tested_by_rank"], tested.sum(1)),

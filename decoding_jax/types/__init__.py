@@ -151,7 +151,8 @@ class Stats:
     draft_calls: `[B]` int32, draft forwards after the prefill.
     emitted: `[B]` int32, committed tokens after the prompt.
     nodes: `[B]` int32, nodes of the trees: of a tree method as many each step,
-      whether all of them are filled in or not.
+      whether all of them are filled in or not; where rows share a budget, the
+      row's own.
     accepted_by_depth: `[B, D + 1]` int32, target calls that accepted exactly
       0, 1, ..., D drafted tokens.
     extra: dict of a method's own counts. Tree methods have

@@ -207,6 +207,8 @@ class Drafter(NamedTuple):
     score: `(context, state, tree, pending) -> (logits [B, M, V], block)` of
       the target, as its forward would give them; None for that forward. It
       may return None instead.
+    budget: `(B) -> N`, the most valid nodes of all rows together, where no
+      other node has to be scored; None where all of them do.
   """
   layout: Layout | FreeLayout
   init: Callable[..., Any]
@@ -221,6 +223,7 @@ class Drafter(NamedTuple):
   max_samples_per_node: int = 0
   num_models: int = 1
   score: Optional[Callable[..., Optional[tuple[Array, Block]]]] = None
+  budget: Optional[Callable[[int], int]] = None
 
 
 @flax.struct.dataclass

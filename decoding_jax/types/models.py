@@ -102,6 +102,9 @@ class LanguageModel(NamedTuple):
     halves: a `Halves`, its forward in two parts; None if it has none.
     reads_shared: whether `forward` attends to `Cache.shared` too; else its
       cache never has any.
+    packs: whether `forward` takes one more argument, `packed [P]` int32: which
+      of the `[B * T]` tokens count, from B * T on none. It computes these
+      alone; logits of the others, and their slots, are arbitrary.
     target_view: `(target's cache) -> cache`, what a draft model that has no
       cache of its own reads of the target's; None for one that has its own.
     forward_each: as `forward`, but with the logits of each of the models that
@@ -117,6 +120,7 @@ class LanguageModel(NamedTuple):
   halves: Optional["Halves"] = None
   reads_shared: bool = False
   target_view: Optional[Callable[[Cache], Cache]] = None
+  packs: bool = False
   forward_each: Optional[Callable[..., tuple[tuple[Array, ...], Block]]] = None
   models: tuple["LanguageModel", ...] = ()
 

@@ -77,7 +77,7 @@ _FIELDS = {
             "mask")),
         "models": _instance(tuple, "a tuple of models"),
         "target_view": _or_none(_function("cache")),
-        "reads_shared": _FLAG},
+        "reads_shared": _FLAG, "packs": _FLAG},
     Head: {
         "init": _function("batch", "slots"),
         "read": _function("params", "target_params", "state", "features",

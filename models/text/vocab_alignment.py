@@ -20,9 +20,8 @@ def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
   Returns:
     A model with the same parameters; equal arguments give the same object.
   """
-  def forward(params, tokens, positions, cache, block, slot, mask):
-    logits, block = lm.forward(params, tokens, positions, cache, block, slot,
-                               mask)
+  def forward(*args):
+    logits, block = lm.forward(*args)
     return logits[..., :vocab_size], block
 
   return lm._replace(forward=forward, vocab_size=vocab_size)

@@ -83,7 +83,7 @@ def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
   return draft._replace(
       forward=forward, vocab_size=vocab_size, abstract_params=abstract_params,
       after_prompt=after_prompt if draft.after_prompt else None,
-      halves=None)
+      halves=None, packs=False)
 
 
 def table(target, draft, vocab_size: int, draft_vocab_size: int,

@@ -37,13 +37,18 @@ class Decoder(nn.Module):
   first: int = 0
 
   @nn.compact
-  def __call__(self, tokens, positions, cache, block, slot, mask, stream=None):
+  def __call__(self, tokens, positions, cache, block, slot, mask, stream=None,
+               packed=None):
     """See `types.LanguageModel.forward`.
 
     The block, and a cache of layers that are no scan, begin with the first
     layer; `stream` is its input, `[B, T, dim]`, and tokens are not read then.
     """
     cfg = self.config
+    packing = None if packed is None else layers.packing(packed, tokens.shape)
+    views = views_lib.of(cfg, cache, positions, mask, packing)
+    if packing:
+      tokens, positions = map(packing.packed, (tokens, positions))
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
     matrix = quantization.initializer(layers.INIT, cfg.weights)
@@ -68,7 +73,6 @@ class Decoder(nn.Module):
       x += linear_ops.lookup(table, positions)
     if self.first:
       x = stream
-    views = views_lib.of(cfg, cache, positions, mask)
     stack = Scanned if cfg.scan_layers else Unrolled
     old = block.features
     inner = tuple(i for i in self.kept if i < cfg.num_layers)
@@ -79,17 +83,17 @@ class Decoder(nn.Module):
     if cfg.embedding_dim:
       x = layers.Linear(width, False, dtype, axes=whole,
                         name="project_out")(x)
-    outputs = iter(outputs)
+    outputs, rows = iter(outputs), packing.rows if packing else lambda x: x
     hidden = tuple(
         jax.lax.dynamic_update_slice_in_dim(
-            kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
+            kept, rows(next(outputs) if i < cfg.num_layers else x), slot, 1)
         for kept, i in zip(old.get(types.HIDDEN_STATES, ()), self.kept))
     block = block.replace(features={
         **block.features, **({types.HIDDEN_STATES: hidden} if self.kept else {})
     })
     head = embedding if cfg.tie_embeddings else declare(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype, vocab)
-    logits = linear_ops.matmul(x, head)
+    logits = rows(linear_ops.matmul(x, head))
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor
     return kernels.soft_cap(logits, cfg.logit_softcap), block

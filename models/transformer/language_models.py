@@ -106,16 +106,17 @@ def _language_model(config, kept, prompts=0):
                        {types.HIDDEN_STATES: hidden} if kept else {},
                        states=gated_delta.init_states(config, batch))
 
-  def forward(params, tokens, positions, cache, block, slot, mask):
+  def forward(params, tokens, positions, cache, block, slot, mask, packed=None):
     return module.apply({"params": params}, tokens, positions, cache, block,
-                        slot, mask)
+                        slot, mask, packed=packed)
 
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
       halves=halves.of(_language_model, config, kept, prompts, forward),
       # A state is that of a row, whatever its text begins with.
-      reads_shared=not config.linear_key_heads)
+      reads_shared=not config.linear_key_heads,
+      packs=not config.linear_key_heads)
 
 
 def causal_logits(lm, params, tokens):

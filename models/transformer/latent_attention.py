@@ -55,12 +55,19 @@ class LatentAttention(nn.Module):
     plain, rotated = jnp.split(plain, [cfg.plain_dim], axis=-1)
     rotated, key = (self._rotated(y, view.angles)
                     for y in (rotated, key[:, :, None]))
-    block = layers.write(block, key, latent[:, :, None], slot)
+    latent = latent[:, :, None]
+    if view.packing:
+      key, latent = map(view.packing.rows, (key, latent))
+    block = layers.write(block, key, latent, slot)
     q = jnp.concatenate([rotated, HeadKernels(
         cfg, cfg.latent_dim, name="key")(plain)], axis=-1)
     q *= (cfg.query_scalar or cfg.plain_dim + cfg.head_dim)**-0.5
+    if view.packing:
+      q = view.packing.rows(q)
     y = kernels.attention(q[:, :, None], view.parts(prefix, block),
                           cfg.attention_softcap)[:, :, 0]
+    if view.packing:
+      y = view.packing.packed(y)
     y = HeadKernels(cfg, cfg.value_dim, name="value")(y)
     return self._linear(cfg.dim, (None, parameters.HEADS), "out")(
         y.reshape(*x.shape[:2], -1)), block

@@ -11,6 +11,7 @@ effect. Faster implementations of single operations are in
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -30,6 +31,39 @@ _HEADS, _KV_HEADS = (parameters.HEADS, None), (parameters.KV_HEADS, None)
 _WHOLE = parameters.WHOLE
 
 
+class Packing(NamedTuple):
+  """Tokens of all rows in one, `[1, P, F]`, of which attention has rows again.
+
+  Attributes:
+    tokens: `[P]` int32, where each is in `[B * T]`.
+    places: `[B, T]` int32, where it is packed; any place if it is not.
+  """
+  tokens: types.Array
+  places: types.Array
+
+  def rows(self, x):
+    """Returns `[1, P, ...]` as `[B, T, ...]`."""
+    return x[0][self.places]
+
+  def packed(self, x):
+    """Returns `[B, T, ...]` as `[1, P, ...]`."""
+    flat = x.reshape(-1, *x.shape[2:])
+    return flat.at[self.tokens].get(mode="clip")[None]
+
+
+def packing(tokens, shape) -> Packing:
+  """Returns the packing of some tokens.
+
+  Args:
+    tokens: `[P]` int32, of the tokens `[B * T]`; from B * T on of none.
+    shape: B and T.
+  """
+  size = len(tokens)
+  places = jnp.zeros(math.prod(shape), jnp.int32).at[tokens].set(
+      jnp.arange(size, dtype=jnp.int32), mode="drop")
+  return Packing(tokens, places.reshape(shape))
+
+
 class AttentionView(NamedTuple):
   """What the fresh tokens see of the text in a layer.
 
@@ -40,12 +74,14 @@ class AttentionView(NamedTuple):
     span: the same as `prefix`, if it is the slots between two ends; or None.
     shared: mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; ()
       where they share nothing.
+    packing: of activations `[1, P, F]`; None where they are `[B, T, F]`.
   """
   angles: rope.RotaryAngles | None
   prefix: types.Array
   block: types.Array
   span: kernels.Span | None = None
   shared: tuple[types.Array, kernels.Span] | tuple[()] = ()
+  packing: Packing | None = None
 
   def of_layer(self, number):
     """Returns the view of a layer, whose cache is that of all layers."""
@@ -241,12 +277,16 @@ class Attention(nn.Module):
       q, k = normed(q, "query"), normed(k, "key")
     if view.angles is not None:
       q, k = rope.rotate(q, view.angles), rope.rotate(k, view.angles)
+    if view.packing:
+      q, k, v = map(view.packing.rows, (q, k, v))
     block = write(block, k, v, slot)
     q *= (cfg.query_scalar or cfg.head_dim)**-0.5
-    grouped = (*x.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
+    grouped = (*q.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
     y = kernels.attention(q.reshape(grouped), view.parts(prefix, block),
                           cfg.attention_softcap)
-    y = y.reshape(*x.shape[:2], cfg.num_heads * cfg.head_dim)
+    y = y.reshape(*q.shape[:2], cfg.num_heads * cfg.head_dim)
+    if view.packing:
+      y = view.packing.packed(y)
     if cfg.attention_gate:
       y *= nn.sigmoid(gate)
     return _linear(cfg, cfg.out_bias)(

@@ -20,7 +20,7 @@ def narrow(config):
   return [two_kinds and (i + 1) % every > 0 for i in range(config.num_layers)]
 
 
-def of(config, cache, positions, mask):
+def of(config, cache, positions, mask, packing=None):
   """Returns what the layers see.
 
   Args:
@@ -28,6 +28,7 @@ def of(config, cache, positions, mask):
     cache: the committed prefix.
     positions: `[B, T]`.
     mask: `[B, T, N]`, itself and its ancestors in the block.
+    packing: a `layers.Packing`, or None.
 
   Returns:
     Tuple of a `layers.AttentionView`, or of two: that of all positions, and the
@@ -41,12 +42,14 @@ def of(config, cache, positions, mask):
   def view(kind):
     angles = None
     if kind.positions == "rope":
-      angles = rope.angles(kind, positions)
+      angles = rope.angles(kind, packing.packed(positions) if packing else (
+          positions))
       if kind is full and not kind.rope_full:
         # Not None: a scan has one program for all layers.
         angles = rope.no_rotation(angles)
     return layers.AttentionView(
-        angles, *_masks(kind.window, cache, positions, mask, has_start))
+        angles, *_masks(kind.window, cache, positions, mask, has_start),
+        packing)
 
   is_narrow = sorted(set(narrow(config)))
   # A scan has one program for all layers.

@@ -44,6 +44,12 @@ def _opt_tree(d):
   return dict(nodes=d.size(depth, width * depth), width=width, depth=depth)
 
 
+def _shared_budget(d):
+  width, depth = d.size(1, d.vocab_size), d.size(1, DEPTH)
+  return dict(nodes=d.one_of(0.5, 1, width * depth / 2), width=width,
+              depth=depth, verification=d.one_of("match", *_BEAM))
+
+
 def _propd(d):
   branching = d.branching(2)
   nodes = int(np.cumprod(branching).sum())
@@ -72,7 +78,7 @@ _HEAD_OR_MODEL = {
                             verification=d.one_of(*_BEAM)),
     "sequoia": lambda d: dict(children=d.children(),
                               verification=d.one_of(*_FIXED)),
-    "opt_tree": _opt_tree,
+    "opt_tree": _opt_tree, "shared_budget": _shared_budget,
     "propd": _propd,
     "copy_or_draft": lambda d: dict(depth=d.size(1, 2), copies=d.size(2, DEPTH),
                                     min_ngram=d.size(1, 2), max_ngram=2)}

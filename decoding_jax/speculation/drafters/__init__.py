@@ -13,6 +13,7 @@ if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax.speculation.drafters.masked_places import masked
   from decoding_jax.speculation.drafters.prompt_tokens import ppd
   from decoding_jax.speculation.drafters.pruned_trees import propd
+  from decoding_jax.speculation.drafters.shared_nodes import shared
   from decoding_jax.speculation.drafters.successor_table import token_recycling
   from decoding_jax.speculation.drafters.text_matches import (prompt_lookup,
                                                               suffix)
@@ -20,7 +21,8 @@ if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax.speculation.drafters.union_of_trees import merged
 
 __all__ = ["aded", "best_first", "copied_or", "gsd", "lookahead", "masked",
-           "merged", "of_model", "ppd", "prompt_lookup", "propd", "suffix",
+           "merged", "of_model", "ppd", "prompt_lookup", "propd", "shared",
+           "suffix",
            "token_recycling"]
 
 lazy.attach(globals(), {
@@ -28,6 +30,7 @@ lazy.attach(globals(), {
     "copied_spans": ("copied_or",), "draft_graph": ("gsd",),
     "masked_places": ("masked",),
     "union_of_trees": ("merged",), "prompt_tokens": ("ppd",),
-    "pruned_trees": ("propd",), "successor_table": ("token_recycling",),
+    "pruned_trees": ("propd",), "shared_nodes": ("shared",),
+    "successor_table": ("token_recycling",),
     "text_matches": ("prompt_lookup", "suffix"), "trigram_table": ("aded",),
 })

@@ -21,7 +21,8 @@ from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
-def best_first(nodes: int, width: int, depth: int) -> Drafter:
+def best_first(nodes: int, width: int, depth: int,
+               rank_temperature: float = 1.0) -> Drafter:
   """The drafter of the N best nodes of a beam search by the draft model.
 
   None of the N most probable texts of up to D tokens is left out if the beam is
@@ -31,6 +32,7 @@ def best_first(nodes: int, width: int, depth: int) -> Drafter:
     nodes: N, nodes that the target scores.
     width: nodes of a level of the beam search.
     depth: D, its levels.
+    rank_temperature: of `sharpened`.
 
   Returns:
     The drafter.
@@ -47,8 +49,29 @@ def best_first(nodes: int, width: int, depth: int) -> Drafter:
   grown = expanders.top_beam(min(width, nodes), depth)
   return Drafter(
       tree_lib.free_layout(nodes, depth, min(width, nodes)),
-      language_model.init, functools.partial(_propose, grown, nodes), observe,
+      language_model.init,
+      functools.partial(_propose, grown, nodes, rank_temperature), observe,
       calls=depth)
+
+
+def sharpened(context: Context, temperature: float) -> Context:
+  """The context of drafts that a target of temperature 0 is to agree with.
+
+  Probabilities of a draft model are those of the target's samples. Its most
+  probable token is more certain: of the same logits at a lower temperature.
+
+  Args:
+    context: of a generation.
+    temperature: of the drafts, if the target's is 0; they are unchanged else.
+
+  Returns:
+    The context.
+  """
+  if not context.warper.greedy or temperature == 1:
+    return context
+  warper = context.draft_warper
+  return context.replace(draft_warper=warper.replace(
+      temperature=warper.temperature * temperature))
 
 
 def path_log_probs(layout: Layout, tree: DraftTree):
@@ -108,8 +131,10 @@ def subtree(tree: DraftTree, kept) -> DraftTree:
                    take(tree.valid), mask)
 
 
-def _propose(grown, nodes, keys, context: Context, state: DecodeState):
+def _propose(grown, nodes, rank_temperature, keys, context: Context,
+             state: DecodeState):
   """The tree, the draft block, and which of the grown nodes are in the tree."""
+  context = sharpened(context, rank_temperature)
   tree, block = language_model.propose(grown, keys, context, state)
   kept = best_nodes(path_log_probs(grown.layout, tree), nodes)
   return subtree(tree, kept), (block, kept)

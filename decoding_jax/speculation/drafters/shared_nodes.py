@@ -1,0 +1,148 @@
+"""One budget of nodes for all rows of a batch, spent where most is accepted.
+
+With many rows, a tree for each of them is more than a target computes at the
+cost of a token. Here a draft model grows a beam of each row, and of the nodes
+of all rows together the target scores the N that are the most likely ones to be
+accepted: many of a row whose text is easy to draft, none of a row that is done.
+
+Samples that a verifier divides by the probability of are not to be chosen by
+what they are: they are ranked by `expected_acceptance`, a number that is known
+before the token is drawn, and no higher than that of the parent and of the
+sibling before; see docs/exactness.md. Other drafts may be chosen in any way.
+"""
+
+import functools
+
+import jax.numpy as jnp
+
+from decoding_jax import kernels
+from decoding_jax.kernels import buffers
+from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation.drafters import best_first_trees, language_model
+from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
+                                Draws, Layout)
+
+# Of a flat draft distribution, how often its sample is accepted.
+_LEAST = 0.6
+
+
+@functools.lru_cache(maxsize=None)
+def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
+           rank_temperature: float = 1.0) -> Drafter:
+  """The drafter of the best nodes of the beams of all rows.
+
+  Args:
+    nodes: of a row, on average: a step of B rows scores N = nodes * B, rounded.
+    width: nodes of a level of a beam.
+    depth: D, its levels.
+    most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
+      tree of others may be as large as the beam.
+    draws: how children are drawn, one of `expanders.OF_BEAMS`.
+    rank_temperature: see `best_first_trees.sharpened`.
+
+  Returns:
+    The drafter.
+  """
+  grown = expanders.beam_tree(width, depth, draws)
+  make = functools.partial(
+      Drafter, calls=depth, draws=draws,
+      budget=functools.partial(_budget, nodes, min(most, width * depth)))
+  if draws == Draws.ARBITRARY:
+    layout = tree_lib.free_layout(most, depth, min(width, most))
+    return make(layout, language_model.init, functools.partial(
+        _propose_best, grown, most, make.keywords["budget"], rank_temperature),
+                best_first_trees.observe)
+  return make(grown.layout, language_model.init, functools.partial(
+      propose, grown, make.keywords["budget"], expected_acceptance),
+              language_model.observe)
+
+
+def _budget(nodes, most, rows):
+  return max(1, min(round(nodes * rows), most * rows))
+
+
+def expected_acceptance(layout: Layout, tree: DraftTree):
+  """The log-probability that a node is accepted, before its token is known.
+
+  A sample of a distribution whose largest probability is m is taken to be
+  accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike.
+
+  Args:
+    layout: of the tree.
+    tree: with log-probabilities, of all rows.
+
+  Returns:
+    `[B, M]` float32, a function of the ancestors and their siblings alone.
+  """
+  largest = jnp.exp(tree.log_probs.max(axis=-1))
+  missed = (1 - _LEAST) * (1 - jnp.minimum(largest, 1)**3)
+  order = jnp.arange(tree.tokens.shape[1])
+  siblings = (tree.parents[:, :, None] == tree.parents[:, None]) & (
+      order[None] < order[:, None])[None]
+  rank = siblings.sum(axis=-1)
+  totals = jnp.zeros(tree.tokens.shape, jnp.float32)[:, :1]
+  for level in tree_lib.level_slices(layout)[1:]:
+    above, missed_there = (buffers.take_along(x, tree.parents[:, level], axis=1)
+                           for x in (totals, missed))
+    own = jnp.log1p(-missed_there) + rank[:, level] * jnp.log(
+        jnp.maximum(missed_there, 1e-6))
+    totals = jnp.concatenate([totals, above + own], axis=1)
+  return totals
+
+
+def choose(scores, number: int):
+  """The nodes of the highest scores of all rows.
+
+  Args:
+    scores: `[B, M]`, that of the root first, which is chosen in any case; -inf
+      of nodes that cannot be. Of equal ones the lower index is chosen.
+    number: N, how many; static.
+
+  Returns:
+    `[B, M]` bool; with each node its parent, if that has no lower score and no
+    higher index.
+  """
+  flat = scores[:, 1:].ravel()
+  values, best = kernels.top_k(flat, number)
+  chosen = jnp.zeros(flat.shape, bool).at[best].set(values > -jnp.inf)
+  return jnp.pad(chosen.reshape(len(scores), -1), ((0, 0), (1, 0)),
+                 constant_values=True)
+
+
+def propose(grown, budget, score, keys, context: Context, state: DecodeState):
+  """As `Drafter.propose`; of a beam the nodes of the best scores are valid.
+
+  Args:
+    grown: the expander.
+    budget: `(B) -> N`.
+    score: `(layout, tree) -> [B, M]`.
+    keys: see there.
+    context: see there.
+    state: see there.
+
+  Returns:
+    See there.
+  """
+  tree, pending = language_model.propose(grown, keys, context, state)
+  return _with_best(tree, score(grown.layout, tree), budget, state), pending
+
+
+def _propose_best(grown, most, budget, rank_temperature, keys,
+                  context: Context, state: DecodeState):
+  """Proposes the best nodes of each row, of which the best of all are valid."""
+  context = best_first_trees.sharpened(context, rank_temperature)
+  tree, block = language_model.propose(grown, keys, context, state)
+  scores = best_first_trees.path_log_probs(grown.layout, tree)
+  kept = best_first_trees.best_nodes(scores, most)
+  scores = buffers.take_along(scores, kept, axis=1)
+  tree = best_first_trees.subtree(tree, kept)
+  return _with_best(tree, scores, budget, state), (block, kept)
+
+
+def _with_best(tree: DraftTree, scores, budget, state: DecodeState):
+  """Returns the tree, in which the nodes chosen among all rows are valid."""
+  # A draft at the end of the budget is followed by no token.
+  room = jnp.where(state.done, 0, state.limit - state.length - 1)
+  fits = tree.valid & (tree_lib.positions(tree) <= room[:, None])
+  chosen = choose(jnp.where(fits, scores, -jnp.inf), budget(len(room)))
+  return tree.replace(valid=tree.valid & chosen)
