@@ -214,6 +214,7 @@ def _search(level: Level, width, context: Context, state: DecodeState):
                            logits, texts)
     if level.select:
       texts = level.select(_fold_in(state.keys, limit + i), i, context, texts)
+      texts = texts_lib.reseat(texts, i * width)
     if level.ends:
       texts = texts.replace(
           alive=texts.alive & ~level.ends(context, texts)[:, None])

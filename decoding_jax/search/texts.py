@@ -312,6 +312,23 @@ def grow(expand, width, context: Context, keys, i, logits,
       mask=new.mask | (jnp.arange(new.mask.shape[-1])[None, None] == own))
 
 
+def reseat(texts: Texts, slot) -> Texts:
+  """Gives the newest tokens of texts that were reordered slots of their own.
+
+  A forward writes the token of text w to the w-th slot of a level, wherever the
+  text was when `grow` extended it.
+
+  Args:
+    texts: W of each row, after `grow`.
+    slot: `[]` int32, the first slot of the level.
+  """
+  width, slots = texts.mask.shape[1:]
+  place = jnp.arange(slots)[None, None] - slot
+  return texts.replace(mask=jnp.where(
+      (place >= 0) & (place < width),
+      place == jnp.arange(width)[None, :, None], texts.mask))
+
+
 def _put(texts: Texts, tokens, log_probs) -> Texts:
   """Writes a token to the end of each text that is alive."""
   here = (jnp.arange(texts.tokens.shape[-1])[None, None] ==

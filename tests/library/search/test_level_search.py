@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.search import texts as texts_lib
+from models import transformer
 from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
@@ -268,3 +270,37 @@ def test_a_budget_of_one_token():
 def test_errors(make, message):
   with pytest.raises(ValueError, match=message):
     make()
+
+
+REORDERING = [dj.methods.segment_search(2, 2, 3),
+              dj.methods.particles(4, 2.0, resample_below=1.0)]
+
+
+def reordered(method, new):
+  """Returns the text's log-probabilities, and those of a forward over it."""
+  target = tiny.random_model(tiny.LLAMA)
+  tolls = np.random.default_rng(0).random((3, tiny.STATES), np.float32)
+  out = tiny.generate(
+      method, tiny.Models(target, None), new=new, reward=tiny.toll_reward(),
+      reward_params=None, constraints=tolls)
+  assert np.all(out.stats.extra.get("resampled", 1)), "no text was reordered"
+  logits = transformer.causal_logits(target.lm, target.params, out.tokens)
+  log_probs = np.asarray(jax.nn.log_softmax(logits))
+  found, expected = zip(*(
+      (out.log_probs[row, start:start + new],
+       log_probs[row, np.arange(start - 1, start + new - 1),
+                 out.tokens[row, start:start + new]])
+      for row, start in enumerate(tiny.LENGTHS)))
+  return np.asarray(found), np.asarray(expected)
+
+
+@pytest.mark.parametrize("method", REORDERING, ids=lambda x: x.name)
+def test_reordered_texts_attend_to_their_own_tokens(method):
+  np.testing.assert_allclose(*reordered(method, 9), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", REORDERING, ids=lambda x: x.name)
+def test_control_slots_of_the_order_before(method, monkeypatch):
+  monkeypatch.setattr(texts_lib, "reseat", lambda texts, slot: texts)
+  found, expected = reordered(method, 10)  # Another program.
+  assert np.abs(found - expected).max() > 0.1
