@@ -78,8 +78,10 @@ def without_roles(value):
     raise ValueError(f"--mesh={value}: {_ROLES} is needed, one group of "
                      "devices for the target and one for the drafter; data and "
                      "model say how many each has.")
+  if not found:
+    return False, value
   rest = [part for part in parts if part not in found]
-  return bool(found), ",".join(rest) or f"{sharding.DATA}:1"
+  return True, ",".join(rest) or f"{sharding.DATA}:1"
 
 
 def _parsed(value, config, batch, count, groups):

@@ -386,7 +386,7 @@ def test_real_text_in_few_programs():
   assert {x for x, _ in points} == {"length", "budget"}
   assert {name.partition("(")[0] for name in names} == {
       "autoregressive", "speculative", "rsd_c", "rsd_s", "opt_tree",
-      "prompt_lookup", "suffix"}
+      "prompt_lookup", "suffix", "copy_or_draft"}
   assert len(names) == len(set(names)) <= 12 and config.buckets == 1
   for (experiment, point), group in points.items():
     for method in methods:

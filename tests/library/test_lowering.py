@@ -128,7 +128,10 @@ def test_methods(method):
   """Of a target that keeps hidden states, which some methods read."""
   keep = lambda lm, params: (transformer.with_features(LLAMA, (0,)), params)
   sampling = WARP if method.sampled else dj.Sampling(0.0)
-  assert not faults(traced(method, sampling=sampling, apply=keep))
+  found = faults(traced(method, sampling=sampling, apply=keep))
+  if "gbv" in method.name:  # It orders the vocabulary by a ratio.
+    found = {x for x in found if not x.startswith("sort of")}
+  assert not found
 
 
 def test_greedy():

@@ -30,9 +30,15 @@ def samples_drafts(method):
   """Tells whether drafts of the target itself are accepted whatever they are.
 
   The most probable tokens, such as those of a best-first tree, are not what a
-  target that samples will say.
+  target that samples will say; a beam of such tokens may lack its sample.
   """
-  return method.sampled.drafter.draws != dj.Draws.ARBITRARY
+  return method.sampled.drafter.draws not in (
+      dj.Draws.ARBITRARY, dj.Draws.ONE_IN_BEAM) and whole_trees(method)
+
+
+def whole_trees(method):
+  """Tells whether each row has all nodes, and shares no budget of them."""
+  return not method.sampled.drafter.budget
 
 
 def each(methods):

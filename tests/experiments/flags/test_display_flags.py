@@ -127,7 +127,8 @@ def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
     pair = constraint_flags.apply(pair._replace(eos_id=(0,)), 8, 8)
     arrays, arguments, expected = decoded(pair, method=method)
     parts = []
-    monkeypatch.setattr("builtins.print", lambda *args, **_: parts.extend(args))
+    monkeypatch.setattr("builtins.print", lambda *args, file=None, **_: (
+        file or parts.extend(args)))  # Notes go to stderr.
     out, took = display_flags.stream("x = ", pair, *arrays, **arguments)
   assert "".join(parts) == "x = " + expected
   assert "s with compilation" in took

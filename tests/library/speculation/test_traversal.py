@@ -176,15 +176,18 @@ def test_pair_refuses_draws_with_replacement():
 
 @pytest.mark.parametrize("make, name, known", [
     (lambda x: dj.methods.rsd_s(2, 2, x), "blocks",
-     "'recursive', 'traversal', 'layer', 'shared_gumbel'"),
+     "'recursive', 'traversal', 'layer', 'rheo', 'shared_gumbel'"),
     (lambda x: dj.methods.rsd_s(2, 2, x), "conditional_ot",
-     "'recursive', 'traversal', 'layer', 'shared_gumbel'"),
+     "'recursive', 'traversal', 'layer', 'rheo', 'shared_gumbel'"),
     (lambda x: dj.methods.rsd_c((2,), x), None,
-     "'recursive', 'traversal', 'layer', 'conditional_ot', 'shared_gumbel'"),
+     "'recursive', 'traversal', 'layer', 'conditional_ot', 'rheo', "
+     "'shared_gumbel'"),
     (lambda x: dj.methods.sequoia(((2,),), x), "",
-     "'recursive', 'traversal', 'layer', 'conditional_ot', 'shared_gumbel'"),
+     "'recursive', 'traversal', 'layer', 'conditional_ot', 'rheo', "
+     "'shared_gumbel'"),
     (lambda x: dj.methods.speculative(2, x), "match",
-     "'recursive', 'traversal', 'layer', 'conditional_ot', 'shared_gumbel'")])
+     "'recursive', 'traversal', 'layer', 'conditional_ot', 'rheo', "
+     "'shared_gumbel'")])
 def test_unknown_verification(make, name, known):
   words = f"verification={name!r}: one of {known} is needed"
   with pytest.raises(ValueError, match=words):

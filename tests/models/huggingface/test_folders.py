@@ -358,7 +358,7 @@ DAMAGES = {
     _twice: "model.norm.weight is in model-1.safetensors and in model-0.safe",
     _not_a_number: "safetensors': parameter norm/scale has infinite or NaN val",
     _hole: "begins at byte .*, but the one before it ends at",
-    _integers: "has type I32; F64, F32, F16, BF16, I64 are supported",
+    _integers: "has type I32; F64, F32, F16, BF16, F8_E4M3, I64 are supported",
     _damaged_tokenizer: "its tokenizer cannot be read",
     _unknown_field: "attention_sink=4 of llama is not supported",
 }
