@@ -106,7 +106,8 @@ def test_logits_equal_numpy(config):
   assert logits.dtype == jnp.float32
   for row, tokens in zip(logits, TOKENS):
     expected = decoder_reference.logits(config, model.params, tokens)
-    np.testing.assert_allclose(row, expected, atol=1e-4)
+    # Float32 against float64, of logits up to 10.
+    np.testing.assert_allclose(row, expected, atol=3e-4)
 
 
 @PLAIN
