@@ -33,9 +33,7 @@ from decoding_jax.grammars import sparse_automaton
 from decoding_jax.grammars.sparse_automaton import SparseAutomaton
 from decoding_jax.kernels import random
 from decoding_jax.processors import model_wrapper
-from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, LogitsProcessor
-from decoding_jax.validation import values
 
 
 class Aprad(NamedTuple):
@@ -100,11 +98,7 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     ValueError: for numbers that are not positive, a grammar that reads prompts,
       and as `generate`.
   """
-  for name, value in (("rounds", rounds), ("rows", rows)):
-    values.check_positive(name, value)
-  if grammar.reads_prompt:
-    raise ValueError("grammar reads prompts: one that begins after the prompt "
-                     "is needed.")
+  grammar_aligned.check(grammar, "prompt", rounds=rounds, rows=rows)
   prompt = np.asarray(prompt, np.int32)
   start, end = len(prompt), len(prompt) + max_new_tokens
   ends = np.isin(np.arange(target.vocab_size), np.atleast_1d(eos_id))
@@ -204,17 +198,10 @@ def _kept(trie, masked, text, scores, uniform):
 
 def _learn(trie, masked, text, scores):
   """Adds what is forbidden after a text, and lowers bounds."""
-  path = [0]
-  for token, log_prob in zip(text, scores.log_probs.tolist()):
-    children = trie[path[-1]].children
-    if token not in children:
-      children[token] = float(np.exp(log_prob)), len(trie)
-      trie.append(grammar_aligned.Node())
-    path.append(children[token][1])
+  path = grammar_aligned.insert(trie, text, scores.log_probs)
   masked.add(path[-1])
   trie[path[-1]].mass = float(np.exp(scores.log_masses[len(text)]))
-  for node in reversed(path):
-    grammar_aligned.lower(trie[node], trie)
+  grammar_aligned.lower(trie, path)
 
 
 def _pack(trie, masked, skip, ends, grammar_params, size) -> _Known:
@@ -253,24 +240,16 @@ def _processor(grammar) -> LogitsProcessor:
 
 def _expected(grammar, params: _Known, inner, node, logits, mask=False):
   """Logits with the bounds that are known, under a mask where it is."""
-  arcs, theirs = sparse_automaton.arcs_of(params.arcs, node)
   logits = jnp.where(mask | (node >= 0) & params.masked[node],
                      grammar.process(params.grammar, inner, logits), logits)
-  return logits.at[jnp.where(theirs, params.arcs.tokens[arcs], len(logits))
-                   ].add(params.log_bounds[arcs].astype(logits.dtype),
-                         mode="drop")
+  return grammar_aligned.add_bounds(params.arcs, params.log_bounds, node,
+                                    logits)
 
 
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def _score(grammar, lm, start, params, known: _Known, tokens, keys) -> _Scores:
   """Scores texts `[B, P + N]` by the model, and by what is known of them."""
-  batch, size = tokens.shape
-  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
-  logits, _ = lm.forward(
-      params, tokens, order, (cache := lm.init_cache(batch, 0)),
-      cache_lib.init_block(cache, size), 0,
-      order[:, :, None] >= order[:, None])
-  logs = jax.nn.log_softmax(logits[:, start - 1:-1].astype(jnp.float32))
+  logs = grammar_aligned.text_log_probs(lm, params, tokens)[:, start - 1:-1]
 
   def of_row(key, text, logs):
     def step(states, x):

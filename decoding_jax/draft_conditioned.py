@@ -19,12 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import programs, sampling as sampling_lib
+from decoding_jax import grammar_aligned, programs
+from decoding_jax import sampling as sampling_lib
 from decoding_jax.generate import generate
 from decoding_jax.processors import model_wrapper
-from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import LogitsProcessor
-from decoding_jax.validation import values
 
 
 class Dccd(NamedTuple):
@@ -79,12 +78,8 @@ def dccd(key, prompts, prompt_lengths, *, grammar: LogitsProcessor,
     ValueError: for numbers that are not positive, a grammar that reads prompts,
       and as `generate`.
   """
-  for name, value in (("num_drafts", num_drafts),
-                      ("draft_tokens", draft_tokens)):
-    values.check_positive(name, value)
-  if grammar.reads_prompt:
-    raise ValueError("grammar reads prompts: one that begins after the bridge "
-                     "is needed.")
+  grammar_aligned.check(grammar, "bridge", num_drafts=num_drafts,
+                        draft_tokens=draft_tokens)
   first, then = jax.random.split(key)
   prompts, lengths = (np.repeat(np.asarray(x, np.int32), num_drafts, axis=0)
                       for x in (prompts, prompt_lengths))
@@ -126,13 +121,7 @@ def _join(drafts, bridge, ends):
 @functools.partial(programs.jit, static_argnums=(0, 1))
 def _taxes(grammar, lm, params, grammar_params, tokens, starts, ends):
   """`[B]`, what a grammar costs the texts from `starts` to `ends`, in nats."""
-  batch, size = tokens.shape
-  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
-  cache = lm.init_cache(batch, 0)
-  logits, _ = lm.forward(params, tokens, order, cache,
-                         cache_lib.init_block(cache, size), 0,
-                         order[:, :, None] >= order[:, None])
-  logs = jax.nn.log_softmax(logits[:, :-1].astype(jnp.float32))
+  logs = grammar_aligned.text_log_probs(lm, params, tokens)[:, :-1]
 
   def of_row(text, logs, start, end):
     def step(states, x):
@@ -144,7 +133,7 @@ def _taxes(grammar, lm, params, grammar_params, tokens, starts, ends):
       return (jax.tree.map(functools.partial(jnp.where, ours), after, state),
               tax - jnp.where(ours, mass, 0)), None
 
-    places = jnp.arange(1, size)
+    places = jnp.arange(1, len(text))
     begin = grammar.init(grammar_params), jnp.float32(0)
     return jax.lax.scan(step, begin, (places, text[1:], logs))[0][1]
 

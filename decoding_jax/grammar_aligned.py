@@ -86,11 +86,7 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     ValueError: for numbers that are not positive, a grammar that reads prompts,
       and as `generate`.
   """
-  for name, value in (("rounds", rounds), ("rows", rows)):
-    values.check_positive(name, value)
-  if grammar.reads_prompt:
-    raise ValueError("grammar reads prompts: one that begins after the prompt "
-                     "is needed.")
+  check(grammar, "prompt", rounds=rounds, rows=rows)
   prompt = np.asarray(prompt, np.int32)
   ends = frozenset(np.atleast_1d(eos_id).tolist())
   trie = [Node()]
@@ -119,6 +115,21 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
   return Asap(*map(np.stack, zip(*found)), np.array(validity))
 
 
+def check(grammar: LogitsProcessor, before: str, **counts):
+  """Raises ValueError unless a grammar begins after the prompt.
+
+  Args:
+    grammar: the processor.
+    before: what it begins after, for the error.
+    **counts: numbers that must be positive.
+  """
+  for name, value in counts.items():
+    values.check_positive(name, value)
+  if grammar.reads_prompt:
+    raise ValueError(f"grammar reads prompts: one that begins after the "
+                     f"{before} is needed.")
+
+
 class Node:
   """A beginning of a text.
 
@@ -143,26 +154,31 @@ def learn(trie, text, log_probs, log_masses, ends):
     log_masses: `[N]`, of all tokens that are allowed in its place.
     ends: tokens after which nothing is read.
   """
-  path, node = [], 0
-  for token, log_prob, log_mass in zip(text, log_probs.tolist(),
-                                       log_masses.tolist()):
-    path.append(node)
+  end = next((i for i, token in enumerate(text) if token in ends), len(text))
+  *path, _ = insert(trie, text[:end + 1], log_probs)
+  for node, log_mass in zip(path, log_masses.tolist()):
     trie[node].mass = float(np.exp(log_mass))
-    if token not in trie[node].children:
-      trie[node].children[token] = float(np.exp(log_prob)), len(trie)
+  lower(trie, path)
+
+
+def insert(trie, text, log_probs) -> list[int]:
+  """Adds a text's beginnings to a trie; returns them, the empty one first."""
+  path = [0]
+  for token, log_prob in zip(text, log_probs.tolist()):
+    children = trie[path[-1]].children
+    if token not in children:
+      children[token] = float(np.exp(log_prob)), len(trie)
       trie.append(Node())
-    node = trie[node].children[token][1]
-    if token in ends:
-      break
-  for node in reversed(path):
-    lower(trie[node], trie)
+    path.append(children[token][1])
+  return path
 
 
-def lower(node, trie):
-  """Brings a bound down to what its mass and the beginnings below it leave."""
-  lost = sum(prob * (1 - trie[child].bound)
-             for prob, child in node.children.values())
-  node.bound = max(node.mass - lost, _LEAST)
+def lower(trie, path):
+  """Brings bounds down to what mass and the beginnings below them leave."""
+  for node in (trie[i] for i in reversed(path)):
+    lost = sum(prob * (1 - trie[child].bound)
+               for prob, child in node.children.values())
+    node.bound = max(node.mass - lost, _LEAST)
 
 
 def pack(trie, size, children, vocab_size):
@@ -191,6 +207,40 @@ def pack(trie, size, children, vocab_size):
           logs.astype(np.float32), size, 0)
 
 
+def add_bounds(arcs, log_bounds, node, logits):
+  """Adds to logits `[V]` the log-bounds of what may follow a beginning.
+
+  Args:
+    arcs: of `pack`.
+    log_bounds: of `pack`.
+    node: `[]` int32, the beginning.
+    logits: `[V]`.
+  """
+  after, theirs = sparse_automaton.arcs_of(arcs, node)
+  return logits.at[jnp.where(theirs, arcs.tokens[after], len(logits))].add(
+      log_bounds[after].astype(logits.dtype), mode="drop")
+
+
+def text_log_probs(lm, params, tokens):
+  """Returns the distributions of a model after each token of whole texts.
+
+  Args:
+    lm: the model.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]` float32.
+  """
+  batch, size = tokens.shape
+  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
+  cache = lm.init_cache(batch, 0)
+  logits, _ = lm.forward(params, tokens, order, cache,
+                         cache_lib.init_block(cache, size), 0,
+                         order[:, :, None] >= order[:, None])
+  return jax.nn.log_softmax(logits.astype(jnp.float32))
+
+
 @functools.lru_cache(maxsize=None)
 def _processor(grammar) -> LogitsProcessor:
   """Returns the grammar's processor, with bounds added to its logits."""
@@ -201,11 +251,8 @@ def _processor(grammar) -> LogitsProcessor:
 
   def process(params, states, logits):
     inner, node = states
-    logits = grammar.process(params.grammar, inner, logits)
-    arcs, theirs = sparse_automaton.arcs_of(params.arcs, node)
-    return logits.at[jnp.where(theirs, params.arcs.tokens[arcs], len(logits))
-                     ].add(params.log_bounds[arcs].astype(logits.dtype),
-                           mode="drop")
+    return add_bounds(params.arcs, params.log_bounds, node,
+                      grammar.process(params.grammar, inner, logits))
 
   return LogitsProcessor(
       init=lambda params: (grammar.init(params.grammar), jnp.int32(0)),
@@ -227,13 +274,7 @@ def _score(grammar, lm, width, params, grammar_params, tokens):
   Returns:
     `[B, N]` float32 of each token, and of all tokens that might have come.
   """
-  batch, size = tokens.shape
-  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
-  cache = lm.init_cache(batch, 0)
-  logits, _ = lm.forward(params, tokens, order, cache,
-                         cache_lib.init_block(cache, size), 0,
-                         order[:, :, None] >= order[:, None])
-  logs = jax.nn.log_softmax(logits[:, width - 1:-1].astype(jnp.float32))
+  logs = text_log_probs(lm, params, tokens)[:, width - 1:-1]
   text = tokens[:, width:]
 
   def of_row(text, logs):

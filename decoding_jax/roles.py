@@ -111,7 +111,7 @@ def _run(decoder, max_new_tokens, slots, groups, context, keys):
                 _put(keys, groups[0]))
   drafting = _begin(groups[1], *static, False, contexts[1],
                     _put(keys, groups[1]))
-  (on_target, on_drafter), before = zip(groups, contexts), None
+  (on_target, on_drafter), before = zip(groups, contexts), False
   target, drafter = ((mesh, decoder, x) for mesh, x in (on_target, on_drafter))
   while True:
     early, drafting = _propose(*drafter, drafting)
@@ -122,7 +122,7 @@ def _run(decoder, max_new_tokens, slots, groups, context, keys):
                                logits)
     drafting = drafting.replace(news=_put(news, groups[1]))
     # The host is one round ahead, so that no device waits for it.
-    if before is not None and before:
+    if before:
       break  # The round after the last one has changed nothing.
     before = done
   return loop.generation(contexts[0], text, text.stats.target_calls.max())

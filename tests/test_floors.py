@@ -25,8 +25,8 @@ LIBRARY = [
     ("search", "argument_checks", "metrics"),
     ("loop",),
     ("generate", "methods", "drawing"),
-    ("grammar_aligned", "draft_conditioned", "roles"),
-    ("approximately_aligned",),
+    ("grammar_aligned", "roles"),
+    ("approximately_aligned", "draft_conditioned"),
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),

@@ -164,7 +164,8 @@ def _schedules():
   return folder
 
 
-def _forward(config, layers, device, batch, tokens, slots, shared, packed):
+def _forward(config, layers, device, batch, tokens, slots, shared=0,
+             packed=0):
   config = dataclasses.replace(config, num_layers=layers, scan_layers=False)
   lm = transformer.language_model(config)
   cache = jax.eval_shape(lambda: lm.init_cache(batch, slots - shared))

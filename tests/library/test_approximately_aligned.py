@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 
 from decoding_jax import approximately_aligned, grammar_aligned, processors
 import decoding_jax as dj
@@ -107,14 +106,3 @@ def test_what_is_kept():
   for uniform, kept in ((0.0, 1), (0.33, 1), (0.34, 0), (0.99, 0)):
     assert approximately_aligned._kept(trie, set(), (3,), scores,
                                        uniform) == kept
-
-
-@pytest.mark.parametrize("grammar, rounds, message", [
-    (processors.automaton(), 0, "rounds=0: "),
-    (processors.repetition_penalty(1.5, V), 1, "grammar reads prompts")],
-    ids=["rounds", "prompt"])
-def test_errors_tell_what_is_needed(grammar, rounds, message):
-  with pytest.raises(ValueError, match=message):
-    dj.aprad(None, [0], grammar=grammar, grammar_params=(), target=None,
-             target_params=None, method=None, eos_id=0, rounds=rounds, rows=1,
-             max_new_tokens=1)

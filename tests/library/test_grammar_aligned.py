@@ -81,12 +81,13 @@ def test_the_first_round_is_the_masked_distribution(drawn):
   assert (np.diff(found.validity) <= 1e-9).all()
 
 
+@pytest.mark.parametrize("draw", [dj.asap, dj.aprad])
 @pytest.mark.parametrize("grammar, rounds, message", [
     (processors.automaton(), 0, "rounds=0: "),
     (processors.repetition_penalty(1.5, V), 1, "grammar reads prompts")],
     ids=["rounds", "prompt"])
-def test_errors_tell_what_is_needed(grammar, rounds, message):
+def test_errors_tell_what_is_needed(grammar, rounds, message, draw):
   with pytest.raises(ValueError, match=message):
-    dj.asap(None, [0], grammar=grammar, grammar_params=(), target=None,
-            target_params=None, method=None, eos_id=0, rounds=rounds, rows=1,
-            max_new_tokens=1)
+    draw(None, [0], grammar=grammar, grammar_params=(), target=None,
+         target_params=None, method=None, eos_id=0, rounds=rounds, rows=1,
+         max_new_tokens=1)

@@ -84,7 +84,7 @@ config = transformer.Config(
     head_dim=128, hidden_dim=1024, max_length=4096, dtype="bfloat16")
 count = lambda tokens: tpu_compiler.forward_cycles(
     config, device, 16, tokens, 2048)
-text = tpu_compiler._forward(config, 1, device, 16, 13, 2048, 0, 0).as_text()
+text = tpu_compiler._forward(config, 1, device, 16, 13, 2048).as_text()
 print(json.dumps([count(1), count(13),
                   bool(re.search(r"f32[[][0-9,]*13,2048[]]", text))]))
 """

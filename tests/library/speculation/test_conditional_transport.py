@@ -120,20 +120,17 @@ def test_joint_distribution_of_texts():
   """Of a tree whose nodes have unequal numbers of children."""
   target, draft = exactness.random_tables(V)
   method = dj.methods.sequoia(((3,), (2, 0, 1)), "conditional_ot")
-  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
-  assert 1 < np.mean(stats.target_calls) < LENGTH
+  found = exactness.check(method, target, draft, rows=ROWS, length=LENGTH)
+  assert 1 < found.target_calls < LENGTH
 
 
 def test_control_texts_of_children_that_are_all_drawn():
   target, draft = exactness.random_tables(V)
   drafts = dj.methods.rsd_c((2, 2)).sampled.drafter
   pair = dj.Pair(drafts, conditional_transport.verifier())
-  counts, _ = exactness.frequencies(dj.Method("wrong", pair, pair), target,
-                                    draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+  found = exactness.fit(dj.Method("wrong", pair, pair), target, draft,
+                        rows=ROWS, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_greedy_drafts():

@@ -1,6 +1,5 @@
 """PEARL: rounds in plain Python, exactness, controls, rows of a batch."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -10,9 +9,11 @@ import decoding_jax as dj
 from decoding_jax.speculation import parallel_chain, rounds
 from models.testing import exactness
 from support import helpers
+from support import rounds_of_tables
 from support import tiny_models as tiny
+from support.rounds_of_tables import END, NEW, V
 
-V, DEPTH, NEW, END = 5, 3, 14, 4
+DEPTH = 3
 ROWS, LENGTH = 50_000, 5
 METHOD = dj.methods.pearl(DEPTH)
 
@@ -37,24 +38,14 @@ def plain_rounds(target, draft, first):
   return text[:ends], calls, post
 
 
-def generate(target, draft, firsts=range(V), **kwargs):
-  (lm, params), (draft_lm, draft_params) = map(exactness.table_model,
-                                               (target, draft))
-  firsts = np.array(firsts, np.int32)
-  return dj.generate(
-      jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
-      np.ones(len(firsts), np.int32), method=METHOD, target=lm,
-      target_params=params, draft=draft_lm, draft_params=draft_params,
-      max_new_tokens=NEW, eos_id=END, **kwargs)
-
-
 @pytest.mark.parametrize("alike", [0, 0.8, 1])
 def test_greedy_rounds_are_those_of_plain_python(alike):
   """Texts, target calls and modes, with drafts that fail at times."""
   target, other = exactness.random_tables(V)
   target[:, END] /= 20
   draft = alike * target + (1 - alike) * other
-  out = generate(target, draft, sampling=dj.Sampling(0.0))
+  out = rounds_of_tables.generate(METHOD, target, draft,
+                                  sampling=dj.Sampling(0.0))
   for row in range(V):
     text, calls, post = plain_rounds(target, draft, row)
     assert out.tokens[row, :out.lengths[row]].tolist() == text
@@ -66,12 +57,7 @@ def test_greedy_rounds_are_those_of_plain_python(alike):
 
 def test_a_row_does_not_depend_on_the_others():
   """In a batch, in a queue, in another order."""
-  target, draft = exactness.random_tables(V)
-  whole, queued, turned = (
-      np.asarray(generate(target, draft, **kwargs).tokens)
-      for kwargs in ({}, {"rows": 2}, {"firsts": range(V)[::-1]}))
-  np.testing.assert_array_equal(whole, queued)
-  np.testing.assert_array_equal(whole, turned[::-1])
+  rounds_of_tables.check_rows(METHOD)
 
 
 @pytest.mark.parametrize("depth", [2, DEPTH])
@@ -105,14 +91,8 @@ def test_control_wrong_judges_fail(judge):
 
 def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():
   """Of a drafter that errs the text; of the target itself the calls as well."""
-  models = tiny.opt_models()
-  same = tiny.Models(models.target, models.target)
-  plain, ours, own = (
-      tiny.generate(method, pair, sampling=dj.Sampling(0.0)) for method, pair in
-      ((dj.methods.autoregressive(), models), (METHOD, models), (METHOD, same)))
-  np.testing.assert_array_equal(plain.tokens, ours.tokens)
-  np.testing.assert_array_equal(plain.tokens, own.tokens)
-  assert (own.stats.target_calls == 1 + -(-(tiny.NEW - 1) // DEPTH)).all()
+  calls = rounds_of_tables.calls_of_itself(METHOD)
+  assert (calls == 1 + -(-(tiny.NEW - 1) // DEPTH)).all()
 
 
 def test_a_drafter_that_is_the_target_is_accepted_always():

@@ -179,10 +179,8 @@ def test_joint_distribution_of_texts(method):
   target, draft = exactness.random_tables(V)
   # The weights of transport are found anew at each node.
   rows = ROWS // 10 if "global" in method.name else ROWS
-  counts, stats = exactness.frequencies(method, target, draft, rows, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
-  assert 1 < np.mean(stats.target_calls) < LENGTH
+  found = exactness.check(method, target, draft, rows=rows, length=LENGTH)
+  assert 1 < found.target_calls < LENGTH
 
 
 @pytest.mark.long
@@ -190,10 +188,9 @@ def test_control_texts_of_samples_without_replacement():
   target, draft = exactness.random_tables(V)
   drafts = dj.methods.rsd_c((3, 1)).sampled.drafter
   pair = dj.Pair(drafts, path_blocks.gbv())
-  counts, _ = exactness.frequencies(dj.Method("wrong", pair, pair), target,
-                                    draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+  found = exactness.fit(dj.Method("wrong", pair, pair), target, draft,
+                        rows=ROWS, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_wrong_pairs_are_refused():

@@ -10,9 +10,11 @@ from decoding_jax.speculation import prepared_chains, rounds
 from models.testing import exactness
 from support import helpers
 from support import on_roles
+from support import rounds_of_tables
 from support import tiny_models as tiny
+from support.rounds_of_tables import END, NEW, V
 
-V, DEPTH, GUESSES, NEW, END = 5, 2, 2, 14, 4
+DEPTH, GUESSES = 2, 2
 ROWS, LENGTH = 50_000, 5
 METHOD = dj.methods.ssd(DEPTH, GUESSES)
 
@@ -37,24 +39,14 @@ def plain_rounds(target, draft, first):
   return text[:ends], calls, prepared
 
 
-def generate(target, draft, firsts=range(V), **kwargs):
-  (lm, params), (draft_lm, draft_params) = map(exactness.table_model,
-                                               (target, draft))
-  firsts = np.array(firsts, np.int32)
-  return dj.generate(
-      jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
-      np.ones(len(firsts), np.int32), method=METHOD, target=lm,
-      target_params=params, draft=draft_lm, draft_params=draft_params,
-      max_new_tokens=NEW, eos_id=END, **kwargs)
-
-
 @pytest.mark.parametrize("alike", [0, 0.8, 1])
 def test_greedy_rounds_are_those_of_plain_python(alike):
   """Texts, target and draft calls, and how many chains were prepared."""
   target, other = exactness.random_tables(V)
   target[:, END] /= 20
   draft = alike * target + (1 - alike) * other
-  out = generate(target, draft, sampling=dj.Sampling(0.0))
+  out = rounds_of_tables.generate(METHOD, target, draft,
+                                  sampling=dj.Sampling(0.0))
   for row in range(V):
     text, calls, prepared = plain_rounds(target, draft, row)
     assert out.tokens[row, :out.lengths[row]].tolist() == text
@@ -68,12 +60,7 @@ def test_greedy_rounds_are_those_of_plain_python(alike):
 def test_a_row_does_not_depend_on_the_others():
   """In a batch, in a queue, in another order: rows whose chain is prepared and
   rows that wait for one."""
-  target, draft = exactness.random_tables(V)
-  whole, queued, turned = (
-      np.asarray(generate(target, draft, **kwargs).tokens)
-      for kwargs in ({}, {"rows": 2}, {"firsts": range(V)[::-1]}))
-  np.testing.assert_array_equal(whole, queued)
-  np.testing.assert_array_equal(whole, turned[::-1])
+  rounds_of_tables.check_rows(METHOD)
 
 
 @pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2)])
@@ -105,15 +92,8 @@ def test_control_reused_uniforms_fail():
 
 def test_caches_hold_nothing_that_was_rejected():
   """Of a drafter that errs the text; of the target itself the calls as well."""
-  models = tiny.opt_models()
-  same = tiny.Models(models.target, models.target)
-  method = dj.methods.ssd(3, 2)
-  plain, ours, own = (
-      tiny.generate(method, pair, sampling=dj.Sampling(0.0)) for method, pair in
-      ((dj.methods.autoregressive(), models), (method, models), (method, same)))
-  np.testing.assert_array_equal(plain.tokens, ours.tokens)
-  np.testing.assert_array_equal(plain.tokens, own.tokens)
-  assert (own.stats.target_calls == -(-tiny.NEW // 4)).all()
+  calls = rounds_of_tables.calls_of_itself(dj.methods.ssd(3, 2))
+  assert (calls == -(-tiny.NEW // 4)).all()
 
 
 def test_the_token_after_a_chain_is_drawn_of_the_target():

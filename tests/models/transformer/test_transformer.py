@@ -106,8 +106,9 @@ def test_logits_equal_numpy(config):
   assert logits.dtype == jnp.float32
   for row, tokens in zip(logits, TOKENS):
     expected = decoder_reference.logits(config, model.params, tokens)
-    # Float32 against float64, of logits up to 10.
-    np.testing.assert_allclose(row, expected, atol=3e-4)
+    # States sum up more rounding, by XLA's products 1.4e-4.
+    atol = 3e-4 if config.linear_key_heads else 1e-4
+    np.testing.assert_allclose(row, expected, atol=atol)
 
 
 @PLAIN

@@ -1,6 +1,5 @@
 """Copies or a drafted chain: exactness, and a draft model that catches up."""
 
-import dataclasses
 import functools
 
 import jax
@@ -13,11 +12,9 @@ from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from decoding_jax.speculation.drafters import feature_head
-from models import transformer
-from models.heads import mtp
 from models.testing import drafter_conformance
 from models.testing import exactness
+from support import head_states
 from support import helpers
 from support import tiny_models as tiny
 
@@ -103,13 +100,7 @@ def test_a_draft_model_reads_what_was_copied():
 
 def test_a_head_reads_what_was_copied():
   """Its state is that of the committed text, read at once."""
-  config = dataclasses.replace(tiny.LLAMA, vocab_size=4)
-  layer = mtp.Config(mtp.layer_of(config))
-  given = {"target": transformer.with_features(config, (1,)),
-           "target_params": tiny.random_model(config).params,
-           "draft": mtp.head(layer, config), "draft_params": jax.tree.map(
-               lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
-  context, steps = _steps(given, METHOD.greedy,
+  context, steps = _steps(head_states.models(), METHOD.greedy,
                           np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
                           np.tile(tiny.LENGTHS[:2], 4), 16)
   copied = np.stack([seen.pending.copied for _, seen in steps])
@@ -117,13 +108,7 @@ def test_a_head_reads_what_was_copied():
   # Steps in which some row commits more than is drafted, and others.
   assert copied.any() and (counts > 3).any() and (counts.max(axis=1) < 4).any()
   state, _ = steps[-1]
-  tokens = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
-  plain = feature_head.init(context.replace(
-      prompts=tokens, prompt_lengths=state.length), state).carry
-  np.testing.assert_array_equal(state.carry.cache.length, plain.cache.length)
-  scale = np.abs(plain.hidden).max()
-  np.testing.assert_allclose(state.carry.hidden / scale, plain.hidden / scale,
-                             atol=1e-5)
+  head_states.check(context, state, state.carry)
 
 
 def test_sizes_that_do_not_fit():

@@ -1,6 +1,5 @@
 """Trees of several drafters as one: which nodes are one, and exactness."""
 
-import dataclasses
 import functools
 
 import jax
@@ -14,13 +13,11 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.speculation.drafters import union_of_trees
 from decoding_jax.types import NONE
-from models import transformer
-from models.heads import mtp
 from models.testing import drafter_conformance
 from models.testing import exactness
+from support import head_states
 from support import helpers
 from support import tiny_models as tiny
 
@@ -147,17 +144,11 @@ def test_a_table_learns_the_same_beside_another_drafter():
 
 def test_a_head_reads_what_others_have_drafted():
   """Beside a table: its state is that of the committed text, read at once."""
-  config = dataclasses.replace(tiny.LLAMA, vocab_size=4)
-  layer = mtp.Config(mtp.layer_of(config))
-  given = {"target": transformer.with_features(config, (1,)),
-           "target_params": tiny.random_model(config).params,
-           "draft": mtp.head(layer, config), "draft_params": jax.tree.map(
-               lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
   chain = drafters.of_model(expanders.top_k((1, 1)))
   pair = method(TABLE, chain).sampled
   decoder = tree_decoder.of_pair(pair)
   context, state = drafter_conformance._begin(
-      decoder, drafter_conformance._Models(**given),
+      decoder, drafter_conformance._Models(**head_states.models()),
       jax.random.split(jax.random.key(4), 8),
       np.tile(tiny.PROMPTS[:2] % 4, (4, 1)), np.tile(tiny.LENGTHS[:2], 4),
       np.full(8, 30))
@@ -165,14 +156,7 @@ def test_a_head_reads_what_others_have_drafted():
   for _ in range(4):
     state = step(state)
   np.testing.assert_array_equal(state.stats.draft_calls, 8)
-  texts = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
-  plain = feature_head.init(context.replace(
-      prompts=texts, prompt_lengths=state.length), state).carry
-  found = state.carry[1]
-  np.testing.assert_array_equal(found.cache.length, plain.cache.length)
-  scale = np.abs(plain.hidden).max()
-  np.testing.assert_allclose(found.hidden / scale, plain.hidden / scale,
-                             atol=1e-5)
+  head_states.check(context, state, state.carry[1])
 
 
 def test_what_cannot_be_merged():
