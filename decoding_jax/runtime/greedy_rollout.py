@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
+from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.types import (Array, Block, Cache, Context, LanguageModel,
-                                Params)
+from decoding_jax.types import (Array, Block, Cache, Context, DecodeState,
+                                LanguageModel, Params)
 
 
 @flax.struct.dataclass
@@ -95,6 +96,25 @@ def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
   cache = cache_lib.commit(cache, block,
                            cache_lib.await_logits(order, logits), count)
   return logits.astype(jnp.float32), cache
+
+
+def catch_up(width, context: Context, state: DecodeState, count):
+  """Runs the draft on tokens after its cache, and commits `count` of them.
+
+  Args:
+    width: tokens of the forward, at least `count`; static.
+    context: holds the draft.
+    state: the draft cache lacks some tokens of the text.
+    count: `[B]` int32.
+
+  Returns:
+    logits `[B, width, V]` and the draft cache.
+  """
+  columns = state.draft_cache.length[:, None] + jnp.arange(width)[None]
+  newest = buffers.take_along(
+      state.tokens, jnp.minimum(columns, state.length[:, None] - 1), axis=1)
+  return extend(context.draft, context.draft_params, state.draft_cache, newest,
+                count)
 
 
 def roll_out(context: Context, roller, firsts, room, steps: int) -> Rollout:

@@ -66,7 +66,8 @@ def chain(max_draft_lag: int, context: Context, state: DecodeState,
   """
   del reward_states
   lacks = state.length - state.draft_cache.length
-  logits, draft_cache = _catch_up(max_draft_lag, context, state, lacks)
+  logits, draft_cache = greedy_rollout.catch_up(max_draft_lag, context, state,
+                                                lacks)
   first = greedy_rollout.best(context, buffers.take_along(
       logits, lacks[:, None, None] - 1, axis=1))
   room = jnp.where(state.done, 0, state.limit - state.length)
@@ -115,7 +116,8 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
   lacks = state.length - state.draft_cache.length
   if max_draft_lag > 2:
     # The drafter goes on from a cache that lacks one token or two.
-    _, cache = _catch_up(max_draft_lag - 1, context, state, lacks - 1)
+    _, cache = greedy_rollout.catch_up(max_draft_lag - 1, context, state,
+                                       lacks - 1)
     state = state.replace(draft_cache=cache)
   grown, draft_block = expanders.grow(
       state.keys, expander, context.draft, context.draft_params,
@@ -206,25 +208,6 @@ def _greatest(rows, scores):
   """Returns those of `rows [B, M]` with the greatest score of their row."""
   scores = jnp.where(rows, scores.astype(jnp.float32), -jnp.inf)
   return rows & (scores == scores.max(axis=1, keepdims=True))
-
-
-def _catch_up(width, context: Context, state: DecodeState, count):
-  """Runs the draft on tokens after its cache, and commits `count` of them.
-
-  Args:
-    width: tokens of the forward, at least `count`; static.
-    context: holds the draft.
-    state: the draft cache lacks some tokens of the text.
-    count: `[B]` int32.
-
-  Returns:
-    logits `[B, width, V]` and the draft cache.
-  """
-  columns = state.draft_cache.length[:, None] + jnp.arange(width)[None]
-  newest = buffers.take_along(
-      state.tokens, jnp.minimum(columns, state.length[:, None] - 1), axis=1)
-  return greedy_rollout.extend(context.draft, context.draft_params,
-                               state.draft_cache, newest, count)
 
 
 def _accepts(context: Context, slack, logits, tokens):

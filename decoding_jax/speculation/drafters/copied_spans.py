@@ -128,11 +128,8 @@ def _caught_up(context: Context, after: DecodeState, copied, width):
   def read(cache):
     count = jnp.where(copied, after.length - 1 - cache.length, 0)
     # One token more than was committed: the cache may lack it.
-    columns = cache.length[:, None] + jnp.arange(width + 1)[None]
-    tokens = jnp.take_along_axis(after.tokens, jnp.minimum(
-        columns, after.tokens.shape[1] - 1), axis=1)
-    return greedy_rollout.extend(context.draft, context.draft_params, cache,
-                                 jnp.maximum(tokens, 0), count)[1]
+    return greedy_rollout.catch_up(
+        width + 1, context, after.replace(draft_cache=cache), count)[1]
 
   return jax.lax.cond(copied.any(), read, lambda cache: cache,
                       after.draft_cache)
