@@ -4,8 +4,9 @@ Measures forwards of both models by their number of tokens, and short runs of a
 few methods, which also give acceptance rates. The texts of these runs tell of
 other ways to verify, of best-first trees and of drafts without a model; see
 `text_estimates`. From all that, `tree_planning` predicts the rate of every
-tree, and of autoregressive decoding. The best ones are tried next to
-autoregressive decoding, and the fastest is chosen, of the first runs as well.
+tree, and of autoregressive decoding, and `row_plans` those of rows that share a
+budget. The best ones are tried next to autoregressive decoding, and the fastest
+is chosen, of the first runs as well.
 
 Of a head on the target's features no forward is timed: its cost is part of what
 the runs take besides the target's forwards. Nor do texts show what it drafts:
@@ -31,6 +32,7 @@ from experiments.devices import mesh
 from experiments.devices import tree_memory
 from experiments.scoring import text_distributions
 from experiments.timing import forward_cost
+from experiments.timing import row_plans
 from experiments.timing import stopwatch
 from experiments.timing import text_estimates
 
@@ -48,7 +50,7 @@ _SUFFIX = {"name": "suffix", "nodes": 8, "depth": 8, "num_paths": 8}
 _COPIES = {"name": "copy_or_draft", "copies": 8, "min_ngram": 3, "max_ngram": 8}
 _MODEL_FREE = (_RECYCLING, _LOOKUP, _SUFFIX)
 # Methods whose children are no samples.
-_MATCHED = ("opt_tree", *(spec["name"] for spec in _MODEL_FREE))
+_MATCHED = ("opt_tree", row_plans.NAME, *(spec["name"] for spec in _MODEL_FREE))
 _ROUNDS = 6
 # Methods to try out, each of which takes a compilation: the best ones of
 # different names, and of different ways to verify, since one that accepts more
@@ -141,7 +143,8 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   batch = batch or len(prompts)
   specs = _specs(pair.draft)
-  parts = len(_timed(pair)) + len(specs) + 1 + _FINALISTS
+  parts = (len(_timed(pair)) + row_plans.applies(pair, batch) + len(specs) + 1
+           + _FINALISTS)
   with tqdm.tqdm(total=parts, desc="choosing a method", unit="part",
                  leave=False, dynamic_ncols=True) as bar:
     curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
@@ -187,13 +190,15 @@ def _predicted(pair, runs, curves, batch, lengths, sampling):
   head = pair.draft if _is_head(pair.draft) else None
   costs = tree_planning.Costs(
       curves[0].at, draft,
-      _rest(runs, *curves, forwards=head and head.forwards))
+      _rest(runs, *curves[:2], forwards=head and head.forwards))
   texts = _texts(pair, runs[0].outs[0], np.resize(lengths, batch), sampling)
   found = tree_planning.plans(
       _acceptances(pair, runs, texts, sampling) if pair.draft else {}, costs,
       min(_MOST_NODES, pair.target.vocab_size - 1), _levels(pair.draft))
   found += [*_with_copies(found, texts, costs),
             *(_without_model(spec, texts, costs) for spec in _MODEL_FREE)]
+  if curves[2:] and texts:
+    found += row_plans.plans(texts, costs._replace(target=curves[2].at), batch)
   # Rows that have finished wait for the others of their batch.
   busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
   found = [plan._replace(rate=plan.rate * batch * (
@@ -368,11 +373,14 @@ def _choice(trials, plans) -> Choice:
 
 
 def _curves(pair, batch, prompt_length, lengths, budget, bar):
-  """Yields cost curves of target and draft in the middle of a text."""
+  """Yields cost curves of target and draft, and of packed tokens, if any."""
   live = int(lengths.max()) + budget // 2
   slots = prefill.capacity(prompt_length, budget + _MOST_LEVELS)
   for lm, params in _timed(pair):
     yield forward_cost.measure(lm, params, batch, live, slots)
+    bar.update()
+  if row_plans.applies(pair, batch):
+    yield row_plans.curve(pair, batch, live, slots)
     bar.update()
 
 

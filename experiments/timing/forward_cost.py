@@ -40,7 +40,7 @@ class Curve(NamedTuple):
 
 
 def measure(lm, params, batch, live_length, slots, tokens=None,
-            rounds=None) -> Curve:
+            rounds=None, room=None) -> Curve:
   """Times forwards over a cache.
 
   Args:
@@ -51,20 +51,24 @@ def measure(lm, params, batch, live_length, slots, tokens=None,
     slots: S, of the cache.
     tokens: numbers of fresh tokens of a row; None for `TOKENS`.
     rounds: timings of each; None for `ROUNDS`.
+    room: `(tokens) -> T` of a target that packs the tokens of all rows, so many
+      of a row on average, perhaps a fraction; a row has at most T. None for as
+      many in each row.
 
   Returns:
     A `Curve`.
   """
   tokens = tuple(sorted(set(tokens or TOKENS)))
-  timers = [timer(lm, params, batch, live_length, slots, size)
-            for size in tokens]
+  timers = [timer(lm, params, batch, live_length, slots,
+                  room(size) if room else size,
+                  round(size * batch) if room else 0) for size in tokens]
   found = np.array([[timer() for timer in timers]
                     for _ in range(rounds or ROUNDS)])
   return Curve(tokens, *(tuple(f(found, axis=0).tolist())
                          for f in (np.median, np.min, np.max)))
 
 
-def timer(lm, params, batch, live_length, slots, size):
+def timer(lm, params, batch, live_length, slots, size, packed=0):
   """Compiles forwards of one size, and returns a function that times them.
 
   Args:
@@ -74,6 +78,7 @@ def timer(lm, params, batch, live_length, slots, size):
     live_length: committed tokens of each row.
     slots: S, of the cache.
     size: T, fresh tokens of each row.
+    packed: how many of them all, those of a target that packs; 0 for all.
 
   Returns:
     Function without arguments that returns the seconds of one forward.
@@ -83,10 +88,12 @@ def timer(lm, params, batch, live_length, slots, size):
   # Equal tokens would choose the same experts.
   fresh = jnp.asarray(np.random.default_rng(0).integers(
       lm.vocab_size, size=(batch, size), dtype=np.int32))
+  packing = (np.linspace(0, fresh.size - 1, packed, dtype=np.int32),
+             ) if packed else ()
 
   def seconds(count):
-    return stopwatch.timed(_forwards, lm, params, cache, fresh,
-                           count)[1] / count
+    return stopwatch.timed(_forwards, lm, params, cache, fresh, count,
+                           *packing)[1] / count
 
   seconds(1)
   count = max(1, int(_SPAN / seconds(1)))
@@ -94,7 +101,7 @@ def timer(lm, params, batch, live_length, slots, size):
 
 
 @functools.partial(programs.jit, static_argnums=(0,))
-def _forwards(lm, params, cache, fresh, count):
+def _forwards(lm, params, cache, fresh, count, *packing):
   size = fresh.shape[1]
   positions = cache.length[:, None] + jnp.arange(size)[None]
   mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)),
@@ -102,7 +109,8 @@ def _forwards(lm, params, cache, fresh, count):
 
   def step(_, tokens):
     block = cache_lib.init_block(cache, size)
-    logits, _ = lm.forward(params, tokens, positions, cache, block, 0, mask)
+    logits, _ = lm.forward(params, tokens, positions, cache, block, 0, mask,
+                           *packing)
     # Barrier: keeps XLA from dropping the logits that nothing reads.
     logits = jax.lax.optimization_barrier(logits)
     return cache_lib.await_logits(tokens, logits)

@@ -141,7 +141,8 @@ def test_a_choice_for_two_models(monkeypatch):
   assert found.plan.rate > 0 and found.predicted in rates
   assert {x.spec["name"] for x in found.plans} == {
       "autoregressive", "speculative", "copy_or_draft", "rsd_c", "rsd_s",
-      "sequoia", "opt_tree", "token_recycling", "prompt_lookup", "suffix"}
+      "sequoia", "opt_tree", "shared_budget", "token_recycling",
+      "prompt_lookup", "suffix"}
   assert {x.spec.get("verification") for x in found.plans} == {
       None, "traversal", "layer", "conditional_ot"}
 
