@@ -5,7 +5,8 @@
 
 A line of the file is a text, or an object with the field that `--field` names;
 with `--chat` it may be a list of messages. Flags for models, method, sampling
-and constraints are those of `experiments.generate`.
+and constraints are those of `experiments.generate`. `--method=auto` measures
+first, on the first prompts and `--batch` rows, and chooses the fastest method.
 
 `results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
 numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
@@ -16,6 +17,8 @@ target; and `target_calls`. A run that is killed resumes where it was; texts
 depend neither on that nor on the batch.
 """
 
+import pathlib
+
 from absl import flags
 import jax
 import numpy as np
@@ -23,6 +26,7 @@ import tqdm
 
 from experiments.app import compilation_cache
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.data import length_buckets
@@ -39,9 +43,12 @@ from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import share_prefix_flag
+from experiments.timing import auto_method
 from experiments.timing import stopwatch
 from models.text import batching
 
+# What `--method=auto` has chosen, for later starts, and from how many prompts.
+_AUTO, _CHOSEN, _TRIED = "auto", "auto.json", 64
 _PROMPTS = flags.DEFINE_string(
     "prompts", "", "File of prompts: .jsonl, .json with a list, or one prompt a"
     " line, each perhaps compressed (.gz); or hub:owner/name, a data set.")
@@ -74,31 +81,39 @@ for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
 
 
 def main():
-  method = method_flags.from_flags(generation_flags.METHOD.value)
+  methods = _methods()
   mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
   preemption.listen()
-  pair = generation_flags.open_pair([method])
+  pair = generation_flags.open_pair(methods)
+  methods = _methods(pair.draft)
   prompts = prompt_flags.load(
       _PROMPTS.value, _FIELD.value, pair.tokenizer, model_flags.TARGET.value,
       results_store.started_at(_WORKDIR.value))
-  room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value,
-                                method)
+  room = min(prompt_tasks.positions(
+      pair, generation_flags.MAX_NEW_TOKENS.value, x) for x in methods)
   prompt_length = max((len(x) for x in prompts if len(x) <= room), default=1)
-  model_pair.check(method, pair, prompt_length,
-                   generation_flags.MAX_NEW_TOKENS.value,
-                   generation_flags.sampling())
+  for method in methods:
+    model_pair.check(method, pair, prompt_length,
+                     generation_flags.MAX_NEW_TOKENS.value,
+                     generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
   max_rows = evaluation_run.max_rows(_BATCH.value,
                                      len(prompts) * _NUM_SAMPLES.value,
                                      size > _BATCH.value)
-  pair = generation_flags.load(pair, [method], _BATCH.value, max_rows,
-                               prompt_length)
-  settings = _settings(method, pair, prompts)
+  pair = loaded = generation_flags.load(pair, methods, _BATCH.value, max_rows,
+                                        prompt_length)
   pair = share_prefix_flag.apply(pair)
   # Before the folder exists: settings refused here must not be recorded in it.
   pair = constraint_flags.apply(pair, prompt_length,
                                 generation_flags.MAX_NEW_TOKENS.value)
-  workdir = results_store.open_workdir(_WORKDIR.value, settings)
+  spec, method = None, methods[0]
+  if generation_flags.METHOD.value == _AUTO:
+    spec = _chosen(pair, [x for x in prompts if len(x) <= room])
+    method = method_specs.read(spec)
+  workdir = results_store.open_workdir(_WORKDIR.value,
+                                       _settings(method, loaded, prompts))
+  if spec:
+    results_store.save(workdir / _CHOSEN, spec)
   if generation_flags.COMPILED.value:
     compilation_cache.keep(generation_flags.COMPILED.value)
   records = complete(method, pair, prompts, room, size,
@@ -106,6 +121,32 @@ def main():
   if multihost.first():
     print(_statistics(method, records, model_pair.device_text(pair.mesh)))
     print(f"{workdir}: {results_store.RESULTS}, {results_store.RUN}")
+
+
+def _methods(draft=None):
+  """Returns the methods that may decode; of `auto` those that are run first."""
+  name = generation_flags.METHOD.value
+  if name != _AUTO:
+    return [method_flags.from_flags(name, [_AUTO])]
+  method_flags.check_none(_AUTO)
+  return auto_method.methods(draft or model_flags.has_drafter())
+
+
+def _chosen(pair, prompts):
+  """Returns the spec that `auto` chooses, or chose at an earlier start."""
+  known = results_store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
+  if known or not prompts:
+    return known or {"name": "autoregressive"}
+  texts = prompts[:max(_TRIED, _BATCH.value)]
+  lengths = np.array([len(x) for x in texts])
+  padded = np.zeros((len(texts), lengths.max()), np.int32)
+  for row, x in zip(padded, texts):
+    row[:len(x)] = x
+  choice = auto_method.choose(
+      pair, padded, lengths, generation_flags.MAX_NEW_TOKENS.value,
+      generation_flags.sampling(), _BATCH.value)
+  print(choice.reason, flush=True)
+  return choice.plan.spec
 
 
 def complete(method, pair, prompts, room, size, path):

@@ -18,7 +18,8 @@ from models.text import tokenizer_files
 # Of the target's authors: settings that they recommend.
 _FILE = tokenizer_files.GENERATION
 METHOD = flags.DEFINE_string(
-    "method", "rsd_s", method_flags.help_text("auto of experiments.generate"))
+    "method", "rsd_s",
+    method_flags.help_text("auto of experiments.generate and complete"))
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                       "Most tokens to generate.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,

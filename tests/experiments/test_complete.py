@@ -9,11 +9,15 @@ from absl.testing import flagsaver
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.speculation import tree_planning
 from experiments import complete
+from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
+from experiments.evaluation import results_store
+from experiments.timing import auto_method
 from support import helpers
 
 # No text depends on the number of prompts of a width, on batches and rows.
@@ -110,3 +114,25 @@ def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
   flags.FLAGS.unparse_flags()
   assert [json.loads(line)["prompt"]
           for line in path.read_text().splitlines()] == [0, 1]
+
+
+def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
+  """From padded prompts; a later start goes on with what was chosen."""
+  seen = []
+
+  def choose(pair, prompts, lengths, budget, sampling, batch):
+    del pair, sampling
+    seen.append((prompts.tolist(), lengths.tolist(), budget, batch))
+    plan = tree_planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 1, 1, 1)
+    return auto_method.Choice(None, plan, 1.0, [plan], "why")
+
+  monkeypatch.setattr(auto_method, "choose", choose)
+  flags.FLAGS.mark_as_parsed()
+  with flagsaver.flagsaver(batch=3, max_new_tokens=4, workdir=str(tmp_path)):
+    spec = complete._chosen(None, [[1, 2], [3]])
+    assert seen == [([[1, 2], [3, 0]], [2, 1], 4, 3)]
+    results_store.save(tmp_path / complete._CHOSEN, spec)
+    again = complete._chosen(None, [[1, 2], [3]])
+    assert complete._chosen(None, []) == again and len(seen) == 1
+  flags.FLAGS.unparse_flags()
+  assert method_specs.read(again).name == method_specs.read(spec).name

@@ -5,7 +5,6 @@ import types
 import numpy as np
 import pytest
 
-import decoding_jax as dj
 from decoding_jax.speculation import tree_planning
 from experiments.timing import forward_cost
 from experiments.timing import row_plans
