@@ -8,12 +8,14 @@ room for 16 of each row, as with `shared_budget`.
 
 Prints the cycles that the compiler has scheduled for a forward of so many
 tokens a row, and their ratio to those of one token: a tree of as many nodes
-pays where it accepts more tokens a call than this. Nothing runs, and no
-parameters are read. With `--part=n` it is one of n devices that share each
+pays where it accepts more tokens a call than this. `--file=cycles.jsonl` also
+keeps them, for `experiments.row_counts`. Nothing runs, and no parameters are
+read. With `--part=n` it is one of n devices that share each
 layer, without the time that they wait for sums.
 """
 
 import dataclasses
+import pathlib
 
 from absl import flags
 
@@ -21,6 +23,7 @@ from experiments.app import launch
 from experiments.app import text_tables
 from experiments.devices import draft_kind
 from experiments.devices import tpu_compiler
+from experiments.evaluation import results_store
 from models import transformer
 from models.transformer import quantization
 
@@ -35,13 +38,23 @@ def main():
             *(f"{n} tokens" for n in tokens)]]
   for size in slots:
     for batch in rows:
-      token = tpu_compiler.forward_cycles(config, device, batch, 1, size)
-      ratios = [1 if n == 1 else tpu_compiler.forward_cycles(
-          config, device, batch, ROOM.value or n, size,
-          packed=round(n * batch) * bool(ROOM.value)) / token for n in tokens]
+      token = count(config, device, batch, 1, size, 0)
+      ratios = [1 if n == 1 else count(config, device, batch, n, size,
+                                       ROOM.value) / token for n in tokens]
       lines.append([str(size), str(batch), f"{token:,}",
                     *(f"{x:.2f}" for x in ratios)])
       print(text_tables.plain_table(lines), end="\n\n", flush=True)
+
+
+def count(config, device, rows, tokens, slots, room):
+  """Counts the cycles of a forward, and keeps them in `--file`."""
+  cycles = tpu_compiler.forward_cycles(
+      config, device, rows, room or tokens, slots,
+      packed=round(tokens * rows) * bool(room))
+  if FILE.value:
+    results_store.append(pathlib.Path(FILE.value), dict(
+        slots=slots, rows=rows, tokens=tokens, room=room, cycles=cycles))
+  return cycles
 
 
 def part(config, number):
@@ -80,4 +93,6 @@ if __name__ == "__main__":
                               "those of all rows are packed; 0: they are not.",
                               lower_bound=0)
   SLOTS = flags.DEFINE_list("slots", ["1024"], "Slots of a cache.")
+  FILE = flags.DEFINE_string("file", "", "Where cycles are added as lines of "
+                             "JSON; '' for nowhere.")
   launch.run(main)

@@ -17,7 +17,7 @@ from experiments.timing import forward_cost
 NAME = "shared_budget"
 # Of the beams; nodes of a row on average; tokens of a row that are timed.
 _WIDTH = 4
-_DEPTHS = (2, 4, 6, 8)
+_DEPTHS = (2, 4, 7)
 _NODES = (0.5, 1, 2, 3, 4, 6, 8, 12)
 _TOKENS = (1.5, 3, 5, 9, 13)
 

@@ -1,0 +1,109 @@
+"""What steps of many rows cost: timed on this device, or by saved cycles."""
+
+import functools
+
+import numpy as np
+
+from decoding_jax.speculation import tree
+from decoding_jax.speculation import tree_planning
+from experiments.app import launch
+from experiments.app import method_specs
+from experiments.devices import draft_levels
+from experiments.evaluation import results_store
+from experiments.timing import forward_cost
+
+MEASURED = "measured"
+# Of a token in each row: what costs are relative to.
+PLAIN = ("target", 1, 0)
+_ROUNDS = 9
+
+
+def forwards(spec, method, rows) -> list[tuple]:
+  """Returns the forwards of a step at temperature 0.
+
+  Args:
+    spec: of the method.
+    method: a `dj.Method` with draft trees.
+    rows: B.
+
+  Returns:
+    list of (model, T, packed), see `forward_cost.timer`.
+  """
+  drafter = method.greedy.drafter
+  _, sizes = method_specs.parse(spec)
+  # Of best-first trees the draft model grows a whole beam.
+  levels = ((sizes["width"],) * sizes["depth"] if "width" in sizes else
+            draft_levels.widths(drafter))
+  packed = rows + drafter.budget(rows) if drafter.budget else 0
+  return [("target", 1 + tree.num_nodes(drafter.layout), packed),
+          *(("draft", n, 0) for n in tree_planning.draft_tokens(levels))]
+
+
+def timed(pair, live, slots, rows, kinds) -> dict:
+  """Times forwards in turn, on this device.
+
+  Args:
+    pair: a `ModelPair` with parameters.
+    live: committed tokens of each row.
+    slots: of a cache.
+    rows: B.
+    kinds: of `forwards`.
+
+  Returns:
+    dict from each kind to the least of its seconds.
+  """
+  models = {"target": (pair.target, pair.target_params),
+            "draft": (pair.draft, pair.draft_params)}
+  timers = {kind: forward_cost.timer(*models[kind[0]], rows, live, slots,
+                                     *kind[1:])
+            for kind in dict.fromkeys(kinds)}
+  found = [[timer() for timer in timers.values()] for _ in range(_ROUNDS)]
+  return dict(zip(timers, np.min(found, axis=0).tolist()))
+
+
+def saved(path, rows, kinds) -> dict:
+  """Reads cycles of a target that `experiments.forward_cycles` has saved.
+
+  Args:
+    path: of them.
+    rows: B.
+    kinds: of `forwards`. Those of the draft cost nothing here.
+
+  Returns:
+    dict from each kind to its cycles, between two of the file on the line
+    between them; those of packed tokens, of the same room and of one token.
+
+  Raises:
+    UserError: if the file says nothing of a kind.
+  """
+  lines = [x for x in results_store.read(path, "rows", "tokens", "room",
+                                         "cycles") if x["rows"] == rows]
+
+  def cycles(kind):
+    model, room, packed = kind
+    if model != "target":
+      return 0.0
+    size = packed / rows if packed else room
+    known = dict(sorted((x["tokens"], x["cycles"]) for x in lines if x[
+        "tokens"] == 1 or x["room"] == (room if packed else 0)))
+    if not min(known, default=np.inf) <= size <= max(known, default=0):
+      raise launch.UserError(
+          f"'{path}' has no cycles of {size:g} tokens in each of {rows} rows"
+          f"{f', with room for {room}' if packed else ''}.")
+    return float(np.interp(size, list(known), list(known.values())))
+
+  return {kind: cycles(kind) for kind in dict.fromkeys(kinds)}
+
+
+def of_name(name, pair, live, slots):
+  """Returns `(rows, kinds) -> costs`, of `timed` or `saved`.
+
+  Args:
+    name: "measured", or the path of a file.
+    pair: see `timed`, and so are the others.
+    live: see there.
+    slots: see there.
+  """
+  if name == MEASURED:
+    return functools.partial(timed, pair, live, slots)
+  return functools.partial(saved, name)
