@@ -37,8 +37,8 @@ from experiments.timing import row_plans
 # Of a prompt, and of the module after it at least.
 _TOKENS = 64, 128
 _HEADER = "rows", "method", "tokens a call", "nodes a call"
-# Slots of a cache whose forwards are timed.
-_SLOTS = 256
+# Of a cache whose forwards are timed: tokens of a row, and slots.
+_LIVE, _SLOTS, _MEASURED = 96, 256, "measured"
 # Kinds of methods in a figure; others are fixed trees.
 _KINDS = {"speculative": "chain", "opt_tree": "best-first tree",
           row_plans.NAME: "shared budget"}
@@ -101,12 +101,14 @@ def _nodes(method, rows):
 
 def _costs(name, methods, pair, counts):
   """Returns a dict from (rows, spec) to the cost of a step, plain = 1."""
-  cost_of = row_costs.of_name(name, pair, sum(_TOKENS) // 2, _SLOTS)
   found = {}
   for (n,), some in text_tables.grouped(counts, "rows").items():
     kinds = {x["method"]: row_costs.forwards(x["method"], methods[x["method"]],
                                              n) for x in some}
-    costs = cost_of(n, [row_costs.PLAIN, *sum(kinds.values(), [])])
+    used = list(dict.fromkeys([row_costs.PLAIN, *sum(kinds.values(), [])]))
+    costs = (row_costs.timed(pair, _LIVE, _SLOTS, n, used)
+             if name == _MEASURED else
+             row_costs.saved(pathlib.Path(name), n, used))
     found |= {(n, spec): sum(map(costs.get, of)) / costs[row_costs.PLAIN]
               for spec, of in kinds.items()}
   return found

@@ -7,10 +7,10 @@ from decoding_jax.speculation import prepared_chains, rounds
 from decoding_jax.types import Decoder, Method
 from decoding_jax.validation import values
 
-EXAMPLES = (dict(depth=2, guesses=2),)
+EXAMPLES = (dict(depth=2, guesses=2), dict(depth=2, guesses=(3, 1, 2)))
 
 
-def make(depth: int, guesses: int = 2) -> Method:
+def make(depth: int, guesses: int | tuple[int, ...] = 2) -> Method:
   """Makes speculative speculative decoding, of chains.
 
   While the target scores a chain, the drafter prepares one for each number of
@@ -18,32 +18,40 @@ def make(depth: int, guesses: int = 2) -> Method:
   drafter and target have devices of their own, see `decoding_jax.roles`; in one
   program the models take turns. The text has the target's distribution.
 
-  Of the paper's Saguaro, the fan-out that falls with the number of accepted
-  tokens and the sampling that makes outcomes easier to guess are left out.
+  Of the paper's Saguaro, the sampling that makes outcomes easier to guess is
+  left out.
 
   Args:
     depth: D, tokens of a chain.
-    guesses: K, tokens that are guessed after each of its D + 1 prefixes. The
-      drafter runs D + 1 forwards a round, all but one of (D + 1) K tokens.
+    guesses: tokens that are guessed after each of its D + 1 prefixes, or
+      D + 1 numbers: Saguaro's fall by a factor from 0 accepted tokens to D - 1,
+      and there are more where all D are accepted. The drafter runs D + 1
+      forwards a round, all but one of as many tokens as guesses together.
 
   Returns:
     The method; its `stats.extra` has `prepared_calls [B]`, target calls whose
     chain had been prepared.
 
   Raises:
-    ValueError: for sizes below 1.
+    ValueError: for sizes below 1, or another number of guesses.
   """
   values.check_positive("depth", depth)
-  values.check_positive("guesses", guesses)
-  return Method(f"ssd({depth}, {guesses})",
-                sampled=_decoder(depth, guesses, greedy=False),
-                greedy=_decoder(depth, guesses, greedy=True))
+  name, numbers = f"ssd({depth}, {guesses})", (guesses,) * (depth + 1)
+  if not values.is_integer(guesses):
+    numbers = values.integers("guesses", guesses)
+    name = f"ssd({depth}, {'-'.join(map(str, numbers))})"
+  values.check_positive("guesses", *numbers)
+  if len(numbers) != depth + 1:
+    raise ValueError(f"guesses={guesses}: one number, or depth + 1 = "
+                     f"{depth + 1} of them are needed.")
+  return Method(name, sampled=_decoder(numbers, greedy=False),
+                greedy=_decoder(numbers, greedy=True))
 
 
 @functools.lru_cache(maxsize=None)
-def _decoder(depth, guesses, greedy) -> Decoder:
+def _decoder(guesses, greedy) -> Decoder:
   if greedy:
     return prepared_chains.decoder(
-        depth, guesses,
-        lambda key, log_probs: sampling.most_probable(log_probs), rounds.match)
-  return prepared_chains.decoder(depth, guesses, sampling.draw, rounds.reject)
+        guesses, lambda key, log_probs: sampling.most_probable(log_probs),
+        rounds.match)
+  return prepared_chains.decoder(guesses, sampling.draw, rounds.reject)

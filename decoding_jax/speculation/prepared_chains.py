@@ -2,9 +2,9 @@
 
 A round scores a chain c1 .. cD after the newest token x. Its outcome is how
 many of them are accepted, j, and the token b after them. Meanwhile the drafter
-guesses K tokens b for each j, and drafts a chain of D after each guess:
+guesses tokens b for each j, and drafts a chain of D after each guess:
 
-    x  c1  c2            D = 2, K = 2; j = 0: after x come b or b', not c1
+    x  c1  c2            D = 2, two guesses; j = 0: after x come b or b', not c1
     |- b  . .            the chain that is scored next if c1 is rejected for b
     |- b' . .
         |- b  . .        j = 1: c2 is rejected
@@ -12,11 +12,11 @@ guesses K tokens b for each j, and drafts a chain of D after each guess:
             |- b  . .    j = 2: all are accepted
             |- b' . .
 
-If the outcome is one of the (D + 1) K, its chain is scored at once: the target
-never waits for a draft. Else the drafter drafts one now, as in speculative
-decoding. Every chain is drawn of the draft's distribution after the tokens that
-it follows, by randomness of its own: which outcome came true says nothing about
-the chain prepared for it, so that ordinary rejection is exact.
+If the outcome was guessed, its chain is scored at once: the target never waits
+for a draft. Else the drafter drafts one now, as in speculative decoding. Every
+chain is drawn of the draft's distribution after the tokens that it follows, by
+randomness of its own: which outcome came true says nothing about the chain
+prepared for it, so that ordinary rejection is exact.
 """
 
 import functools
@@ -25,6 +25,7 @@ from typing import Callable
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import kernels, sampling
 from decoding_jax.kernels import random
@@ -57,9 +58,9 @@ class _Prepared:
 
   Attributes:
     chain: `[B, D]` int32, what the target scores.
-    guesses: `[B, D + 1, K]` int32, tokens that may follow its prefixes.
-    tokens: `[B, (D + 1) K, D]` int32, drafted after these.
-    log_probs: `[B, (D + 1) K, D, V]` float32.
+    guesses: `[B, G]` int32, tokens that may follow its prefixes.
+    tokens: `[B, G, D]` int32, drafted after these.
+    log_probs: `[B, G, D, V]` float32.
   """
   chain: Array
   guesses: Array
@@ -67,15 +68,15 @@ class _Prepared:
   log_probs: Array
 
 
-def decoder(depth: int, guesses: int, draw: Callable,
+def decoder(guesses: tuple[int, ...], draw: Callable,
             judge: Callable) -> Decoder:
   """The decoder that prepares chains while the target scores one.
 
   The outcome of a round is how many drafted tokens were accepted.
 
   Args:
-    depth: D.
-    guesses: K, tokens that are guessed for each number of accepted ones.
+    guesses: `D + 1` numbers, tokens that are guessed where 0, 1, ..., D are
+      accepted; G together.
     draw: `(key, log_probs [V]) -> token []`, drafts.
     judge: of `rounds.verify`.
 
@@ -83,38 +84,47 @@ def decoder(depth: int, guesses: int, draw: Callable,
     The decoder; its `stats.extra` has `prepared_calls [B]`, those of the target
     calls whose chain had been prepared.
   """
+  depth = len(guesses) - 1
   return rounds.decoder(rounds.Rounds(
-      functools.partial(_begin, depth, guesses),
-      functools.partial(_propose, depth, draw), _score,
-      functools.partial(_prepare, depth, guesses, draw),
+      functools.partial(_begin, guesses),
+      functools.partial(_propose, guesses, draw), _score,
+      functools.partial(_prepare, guesses, draw),
       functools.partial(_settle, depth, judge), depth),
-                        depth, max_samples_per_node=guesses)
+                        depth, max_samples_per_node=max(guesses))
 
 
-def _begin(depth, guesses, context: Context, state: DecodeState):
+def _accepted(guesses):
+  """Returns `[G]`, how many tokens are accepted where each guess is right."""
+  return np.repeat(np.arange(len(guesses)), guesses)
+
+
+def _begin(guesses, context: Context, state: DecodeState):
   zeros = jnp.zeros(len(state.length), jnp.int32)
   empty = lambda *shape: jnp.zeros((len(zeros), *shape), jnp.int32)
-  chains = (depth + 1) * guesses, depth
+  depth, number = len(guesses) - 1, sum(guesses)
+  chains = number, depth
   prepared = _Prepared(
-      empty(depth), empty(depth + 1, guesses), empty(*chains),
+      empty(depth), empty(number), empty(*chains),
       empty(*chains, context.target.vocab_size).astype(jnp.float32))
   return (rounds.Carry((), prepared, zeros + _NO_OUTCOME),
           {"prepared_calls": zeros})
 
 
-def _propose(depth, draw, context: Context, drafting: rounds.Drafting):
+def _propose(guesses, draw, context: Context, drafting: rounds.Drafting):
   """Takes the chain of the outcome, or drafts one where there is none."""
   news, prepared = drafting.news, drafting.carry
   keys, _ = _keys(drafting)
   cache = cache_lib.rewind(drafting.cache, news.length - 1)
-  place, hit = jax.vmap(_find)(prepared.guesses, news.newest, news.outcome)
+  right = (prepared.guesses == news.newest[:, None]) & (
+      _accepted(guesses)[None] == news.outcome[:, None])
+  place, hit = jnp.argmax(right, axis=1), right.any(axis=1)
   found = [kernels.take_along(
       x, place.reshape(-1, *(1,) * (x.ndim - 1)), axis=1)[:, 0]
            for x in (prepared.tokens, prepared.log_probs)]
 
   def redraft(cache):
-    *fresh, cache = parallel_chain.draft(depth, draw, keys, context, cache,
-                                         news.newest)
+    *fresh, cache = parallel_chain.draft(len(guesses) - 1, draw, keys, context,
+                                         cache, news.newest)
     return [cache_lib.pick_rows(hit, old, new)
             for old, new in zip(found, fresh)], cache
 
@@ -124,13 +134,6 @@ def _propose(depth, draw, context: Context, drafting: rounds.Drafting):
   return _Chain(tokens, log_probs, hit), drafting.replace(
       cache=cache_lib.rewind(cache, news.length - 1),
       carry=prepared.replace(chain=tokens))
-
-
-def _find(guesses, newest, outcome):
-  """Returns the number of the chain of an outcome, and whether there is one."""
-  depth = len(guesses) - 1
-  same = (guesses == newest) & (jnp.arange(depth + 1)[:, None] == outcome)
-  return jnp.argmax(same.reshape(-1)), same.any()
 
 
 def _keys(drafting: rounds.Drafting):
@@ -145,14 +148,14 @@ def _score(context: Context, state: DecodeState, chain: _Chain):
       jnp.concatenate([token_buffer.newest(state, 1), chain.tokens], axis=1), 0)
 
 
-def _prepare(depth, guesses, draw, context: Context, drafting: rounds.Drafting):
+def _prepare(guesses, draw, context: Context, drafting: rounds.Drafting):
   """Guesses outcomes, and drafts a chain after each."""
   news, cache, chain = drafting.news, drafting.cache, drafting.carry.chain
-  batch, number = len(chain), (depth + 1) * guesses
+  batch, depth, number = len(chain), len(guesses) - 1, sum(guesses)
   block = cache_lib.init_block(cache, depth + 1 + depth * number)
   slots = jnp.arange(depth + 1 + depth * number)[None]
   # Of each chain: how many tokens were accepted, and where its own slots are.
-  after = jnp.arange(number) // guesses
+  after = _accepted(guesses)
   own = (slots - depth - 1) % number == jnp.arange(number)[:, None]
   seen = (slots <= after[:, None]) & (slots <= depth)
 
@@ -181,8 +184,7 @@ def _prepare(depth, guesses, draw, context: Context, drafting: rounds.Drafting):
     return (tokens, block), (tokens, log_probs)
 
   (_, block), (tokens, log_probs) = jax.lax.scan(
-      level, (guessed.reshape(batch, number), block),
-      (jnp.arange(depth), keys))
+      level, (guessed, block), (jnp.arange(depth), keys))
   cache = cache_lib.commit(
       cache, block, cache_lib.await_logits(
           jnp.broadcast_to(order, (batch, depth + 1)), log_probs[-1]), 0)
@@ -191,14 +193,16 @@ def _prepare(depth, guesses, draw, context: Context, drafting: rounds.Drafting):
 
 
 def _guess(guesses, chain, log_probs):
-  """Returns `[B, D + 1, K]` int32, the likeliest tokens after each prefix.
+  """Returns `[B, G]` int32, the likeliest tokens after each prefix.
 
   The next token of the chain is none of them: it is rejected or accepted.
   """
   tokens = jax.lax.broadcasted_iota(jnp.int32, log_probs.shape, 2)
   following = jnp.pad(chain, ((0, 0), (0, 1)), constant_values=-1)
   others = jnp.where(tokens == following[..., None], -jnp.inf, log_probs)
-  return sampling.top_k(others, guesses)[1].astype(jnp.int32)
+  best = sampling.top_k(others, max(guesses))[1].astype(jnp.int32)
+  rank = np.concatenate([np.arange(number) for number in guesses])
+  return best[:, _accepted(guesses), rank]
 
 
 def _settle(depth, judge, context: Context, before: DecodeState, chain: _Chain,

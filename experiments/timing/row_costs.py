@@ -1,7 +1,5 @@
 """What steps of many rows cost: timed on this device, or by saved cycles."""
 
-import functools
-
 import numpy as np
 
 from decoding_jax.speculation import tree
@@ -12,7 +10,6 @@ from experiments.devices import draft_levels
 from experiments.evaluation import results_store
 from experiments.timing import forward_cost
 
-MEASURED = "measured"
 # Of a token in each row: what costs are relative to.
 PLAIN = ("target", 1, 0)
 _ROUNDS = 9
@@ -47,18 +44,17 @@ def timed(pair, live, slots, rows, kinds) -> dict:
     live: committed tokens of each row.
     slots: of a cache.
     rows: B.
-    kinds: of `forwards`.
+    kinds: of `forwards`, each once.
 
   Returns:
     dict from each kind to the least of its seconds.
   """
   models = {"target": (pair.target, pair.target_params),
             "draft": (pair.draft, pair.draft_params)}
-  timers = {kind: forward_cost.timer(*models[kind[0]], rows, live, slots,
-                                     *kind[1:])
-            for kind in dict.fromkeys(kinds)}
-  found = [[timer() for timer in timers.values()] for _ in range(_ROUNDS)]
-  return dict(zip(timers, np.min(found, axis=0).tolist()))
+  timers = [forward_cost.timer(*models[model], rows, live, slots, *sizes)
+            for model, *sizes in kinds]
+  found = [[timer() for timer in timers] for _ in range(_ROUNDS)]
+  return dict(zip(kinds, np.min(found, axis=0).tolist()))
 
 
 def saved(path, rows, kinds) -> dict:
@@ -78,32 +74,16 @@ def saved(path, rows, kinds) -> dict:
   """
   lines = [x for x in results_store.read(path, "rows", "tokens", "room",
                                          "cycles") if x["rows"] == rows]
-
-  def cycles(kind):
-    model, room, packed = kind
-    if model != "target":
-      return 0.0
+  found = {}
+  for model, room, packed in kinds:
     size = packed / rows if packed else room
     known = dict(sorted((x["tokens"], x["cycles"]) for x in lines if x[
         "tokens"] == 1 or x["room"] == (room if packed else 0)))
-    if not min(known, default=np.inf) <= size <= max(known, default=0):
+    if model == "target" and not (
+        min(known, default=np.inf) <= size <= max(known, default=0)):
       raise launch.UserError(
           f"'{path}' has no cycles of {size:g} tokens in each of {rows} rows"
           f"{f', with room for {room}' if packed else ''}.")
-    return float(np.interp(size, list(known), list(known.values())))
-
-  return {kind: cycles(kind) for kind in dict.fromkeys(kinds)}
-
-
-def of_name(name, pair, live, slots):
-  """Returns `(rows, kinds) -> costs`, of `timed` or `saved`.
-
-  Args:
-    name: "measured", or the path of a file.
-    pair: see `timed`, and so are the others.
-    live: see there.
-    slots: see there.
-  """
-  if name == MEASURED:
-    return functools.partial(timed, pair, live, slots)
-  return functools.partial(saved, name)
+    found[model, room, packed] = float(np.interp(
+        size, list(known), list(known.values()))) if model == "target" else 0.0
+  return found

@@ -23,26 +23,13 @@ _TOKENS = (1.5, 3, 5, 9, 13)
 
 
 def applies(pair, batch) -> bool:
-  """Returns whether rows may share a budget.
-
-  Args:
-    pair: a `model_pair.ModelPair`: of a draft model, whose distributions along
-      texts are known, and a target that packs.
-    batch: B.
-  """
+  """Returns whether B rows may share a budget, and texts say what it does."""
   return batch > 1 and pair.target.packs and isinstance(pair.draft,
                                                         dj.LanguageModel)
 
 
 def curve(pair, batch, live, slots) -> forward_cost.Curve:
-  """Times forwards of packed tokens, so many of a row on average.
-
-  Args:
-    pair: of which `applies`.
-    batch: B.
-    live: committed tokens of each row.
-    slots: S, of the cache.
-  """
+  """Times forwards of packed tokens; see `forward_cost.measure`."""
   return forward_cost.measure(
       pair.target, pair.target_params, batch, live, slots, _TOKENS,
       room=lambda tokens: 1 + _most(_spec(tokens - 1, _DEPTHS[-1])))
@@ -99,19 +86,16 @@ def shared_tokens(probs, hits, most, rows, nodes) -> float:
 
 
 def _beams(texts, width, depth):
-  """Grows beams from all positions, as if no draft but the text's mattered.
+  """Grows beams from all positions; returns `probs` and `hits` of them.
 
-  What the draft would say after other tokens is not known: instead what it says
-  at the same depth of the text is taken.
-
-  Returns:
-    Arguments `probs` and `hits` of `shared_tokens`.
+  What the draft would say after other tokens than those of a text is not known:
+  what it says at the same depth of the text is taken instead.
   """
-  # As `shared_budget` ranks at temperature 0.
+  # `shared_budget` ranks at half the temperature of a greedy target.
   power = 2 if all((x.target.max(axis=1) == 1).all() for x in texts) else 1
-  grown = [_beam(x.draft, x.tokens[x.start:], width, depth, power)
-           for x in texts]
-  return tuple(map(np.concatenate, zip(*grown)))
+  return tuple(map(np.concatenate, zip(*(
+      _beam(x.draft, x.tokens[x.start:], width, depth, power)
+      for x in texts))))
 
 
 def _beam(draft, tokens, width, depth, power):
@@ -123,9 +107,9 @@ def _beam(draft, tokens, width, depth, power):
   count = max(len(probs) - depth + 1, 0)
   total, hit, levels = np.ones((count, 1)), np.ones((count, 1), bool), []
   for level in range(depth):
-    here = slice(level, level + count)
-    total, hit = ((above[:, :, None] * own[here, None]).reshape(count, -1)
-                  if count else own[:0]
+    grow = lambda above, own: (above[:, :, None] * own[:, None]).reshape(
+        count, above.shape[1] * own.shape[1])
+    total, hit = (grow(above, own[level:level + count])
                   for above, own in ((total, probs), (hit, right)))
     kept = _largest(total, min(width, total.shape[1]))
     total, hit = (np.take_along_axis(x, kept, axis=1) for x in (total, hit))

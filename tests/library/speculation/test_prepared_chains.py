@@ -19,7 +19,7 @@ ROWS, LENGTH = 50_000, 5
 METHOD = dj.methods.ssd(DEPTH, GUESSES)
 
 
-def plain_rounds(target, draft, first):
+def plain_rounds(target, draft, first, fan):
   """Greedy SSD on tables `[V, V]`: the text, rounds, and prepared ones."""
   text, guesses, calls, prepared = [first], {}, 0, 0
   while len(text) < 1 + NEW and END not in text[1:]:
@@ -32,23 +32,26 @@ def plain_rounds(target, draft, first):
       text.append(int(target[token].argmax()))
       following = chain[i + 1:i + 2]
       guesses = [x for x in np.argsort(-draft[token]) if x not in following]
-      guesses = guesses[:GUESSES]
+      guesses = guesses[:fan[i]]
       if text[-1:] != following:
         break
   ends = text.index(END, 1) + 1 if END in text[1:] else 1 + NEW
   return text[:ends], calls, prepared
 
 
-@pytest.mark.parametrize("alike", [0, 0.8, 1])
-def test_greedy_rounds_are_those_of_plain_python(alike):
+@pytest.mark.parametrize("alike, fan", [
+    (0, (2, 2, 2)), (0.8, (2, 2, 2)), (1, (2, 2, 2)), (0.8, (3, 1, 2))])
+def test_greedy_rounds_are_those_of_plain_python(alike, fan):
   """Texts, target and draft calls, and how many chains were prepared."""
   target, other = exactness.random_tables(V)
   target[:, END] /= 20
   draft = alike * target + (1 - alike) * other
-  out = rounds_of_tables.generate(METHOD, target, draft,
+  same = len(set(fan)) == 1
+  method = dj.methods.ssd(DEPTH, GUESSES if same else fan)
+  out = rounds_of_tables.generate(method, target, draft,
                                   sampling=dj.Sampling(0.0))
   for row in range(V):
-    text, calls, prepared = plain_rounds(target, draft, row)
+    text, calls, prepared = plain_rounds(target, draft, row, fan)
     assert out.tokens[row, :out.lengths[row]].tolist() == text
     assert out.stats.target_calls[row] == calls
     assert out.stats.extra["prepared_calls"][row] == prepared
@@ -63,7 +66,7 @@ def test_a_row_does_not_depend_on_the_others():
   rounds_of_tables.check_rows(METHOD)
 
 
-@pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2), (2, (3, 1, 2))])
 def test_joint_distribution(depth, guesses):
   """Five tokens: prepared chains and others are in them."""
   found = exactness.check(
@@ -84,7 +87,7 @@ def test_control_reused_uniforms_fail():
   def judge(uniform, target, draft, token):
     return uniform * draft[token] < target[token], target
 
-  wrong = prepared_chains.decoder(2, 2, sampling.draw, judge)
+  wrong = prepared_chains.decoder((2, 2, 2), sampling.draw, judge)
   found = exactness.fit(dj.Method("wrong", wrong, None),
                         *exactness.random_tables(V), rows=ROWS, length=LENGTH)
   assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
@@ -109,6 +112,8 @@ def test_the_token_after_a_chain_is_drawn_of_the_target():
 
 def test_sizes_that_cannot_be():
   for sizes, message in (((0, 1), "depth=0"), ((2, 0), "guesses=0"),
-                         ((2, 1.5), "guesses=1.5")):
+                         ((2, 1.5), "guesses=1.5"),
+                         ((2, (2, 1)), "depth . 1 = 3 of them"),
+                         ((1, (2, 0)), "guesses=0")):
     with pytest.raises(ValueError, match=message):
       dj.methods.ssd(*sizes)
