@@ -28,6 +28,7 @@ from experiments.app import method_specs
 from experiments.app import text_tables
 from experiments.data import python_corpus
 from experiments.devices import model_pair
+from experiments.evaluation import results_store
 from experiments.timing import row_costs
 
 # Of a prompt, and of the module after it at least.
@@ -70,7 +71,9 @@ def _costs(name, pair, rows, steps):
   kinds = list(dict.fromkeys([row_costs.PLAIN, *sum(steps.values(), [])]))
   costs = (row_costs.timed(pair, _LIVE, _SLOTS, rows, kinds)
            if name == _MEASURED else
-           row_costs.saved(pathlib.Path(name), rows, kinds))
+           row_costs.saved(results_store.read(
+               pathlib.Path(name), "rows", "tokens", "room", "cycles"), rows,
+                           kinds))
   return {spec: sum(map(costs.get, forwards)) / costs[row_costs.PLAIN]
           for spec, forwards in steps.items()}
 

@@ -7,7 +7,6 @@ from decoding_jax.speculation import tree_planning
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_levels
-from experiments.evaluation import results_store
 from experiments.timing import forward_cost
 
 # Of a token in each row: what costs are relative to.
@@ -57,11 +56,11 @@ def timed(pair, live, slots, rows, kinds) -> dict:
   return dict(zip(kinds, np.min(found, axis=0).tolist()))
 
 
-def saved(path, rows, kinds) -> dict:
-  """Reads cycles of a target that `experiments.forward_cycles` has saved.
+def saved(lines, rows, kinds) -> dict:
+  """Finds the cycles of a target among saved ones.
 
   Args:
-    path: of them.
+    lines: list of records that `experiments.forward_cycles` writes.
     rows: B.
     kinds: of `forwards`. Those of the draft cost nothing here.
 
@@ -70,19 +69,19 @@ def saved(path, rows, kinds) -> dict:
     between them; those of packed tokens, of the same room and of one token.
 
   Raises:
-    UserError: if the file says nothing of a kind.
+    UserError: if they say nothing of a kind.
   """
-  lines = [x for x in results_store.read(path, "rows", "tokens", "room",
-                                         "cycles") if x["rows"] == rows]
   found = {}
   for model, room, packed in kinds:
     size = packed / rows if packed else room
-    known = dict(sorted((x["tokens"], x["cycles"]) for x in lines if x[
-        "tokens"] == 1 or x["room"] == (room if packed else 0)))
+    known = dict(sorted((x["tokens"], x["cycles"]) for x in lines
+                        if x["rows"] == rows and (
+                            x["tokens"] == 1
+                            or x["room"] == (room if packed else 0))))
     if model == "target" and not (
         min(known, default=np.inf) <= size <= max(known, default=0)):
       raise launch.UserError(
-          f"'{path}' has no cycles of {size:g} tokens in each of {rows} rows"
+          f"--costs: no cycles of {size:g} tokens in each of {rows} rows"
           f"{f', with room for {room}' if packed else ''}.")
     found[model, room, packed] = float(np.interp(
         size, list(known), list(known.values()))) if model == "target" else 0.0

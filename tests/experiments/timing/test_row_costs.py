@@ -1,6 +1,5 @@
 """What steps of many rows cost."""
 
-import json
 import types
 
 import pytest
@@ -36,13 +35,11 @@ def test_forwards_are_timed():
   assert list(found) == used and min(found.values()) > 0
 
 
-def test_cycles_between_two_that_are_known(tmp_path):
-  path = tmp_path / "cycles.jsonl"
-  path.write_text("".join(json.dumps(dict(
-      rows=rows, tokens=tokens, room=room, cycles=cycles)) + "\n"
-                          for rows, tokens, room, cycles in (
-      (4, 1, 0, 100), (4, 9, 0, 300), (4, 5, 8, 140), (8, 1, 0, 7))))
-  assert row_costs.saved(path, 4, [
+def test_cycles_between_two_that_are_known():
+  lines = [dict(rows=rows, tokens=tokens, room=room, cycles=cycles)
+           for rows, tokens, room, cycles in (
+               (4, 1, 0, 100), (4, 9, 0, 300), (4, 5, 8, 140), (8, 1, 0, 7))]
+  assert row_costs.saved(lines, 4, [
       row_costs.PLAIN, ("target", 5, 0), ("target", 8, 12), ("draft", 2, 0)
   ]) == {row_costs.PLAIN: 100, ("target", 5, 0): 200, ("target", 8, 12): 120,
          ("draft", 2, 0): 0}
@@ -51,4 +48,4 @@ def test_cycles_between_two_that_are_known(tmp_path):
       (4, ("target", 16, 12), "3 tokens in each of 4 rows, with room for 16"),
       (2, row_costs.PLAIN, "no cycles of 1 tokens in each of 2 rows")):
     with pytest.raises(launch.UserError, match=error):
-      row_costs.saved(path, rows, [kind])
+      row_costs.saved(lines, rows, [kind])
