@@ -36,17 +36,14 @@ def forwards(spec, method, rows) -> list[tuple]:
 
 
 def timed(pair, live, slots, rows, kinds) -> dict:
-  """Times forwards in turn, on this device.
+  """Times forwards in turn: the least seconds of each kind.
 
   Args:
     pair: a `ModelPair` with parameters.
-    live: committed tokens of each row.
-    slots: of a cache.
+    live: committed tokens of each row, as of `forward_cost.timer`.
+    slots: see there.
     rows: B.
     kinds: of `forwards`, each once.
-
-  Returns:
-    dict from each kind to the least of its seconds.
   """
   models = {"target": (pair.target, pair.target_params),
             "draft": (pair.draft, pair.draft_params)}
@@ -57,16 +54,14 @@ def timed(pair, live, slots, rows, kinds) -> dict:
 
 
 def saved(lines, rows, kinds) -> dict:
-  """Finds the cycles of a target among saved ones.
+  """Finds the cycles of each kind; those of a draft are 0.
 
   Args:
-    lines: list of records that `experiments.forward_cycles` writes.
+    lines: list of records that `experiments.forward_cycles` writes. What is
+      between two is on the line between them; of packed tokens, between one
+      token, packed ones of the same room, and the whole room.
     rows: B.
-    kinds: of `forwards`. Those of the draft cost nothing here.
-
-  Returns:
-    dict from each kind to its cycles, between two of the file on the line
-    between them; those of packed tokens, of the same room and of one token.
+    kinds: of `forwards`.
 
   Raises:
     UserError: if they say nothing of a kind.
@@ -77,6 +72,7 @@ def saved(lines, rows, kinds) -> dict:
     known = dict(sorted((x["tokens"], x["cycles"]) for x in lines
                         if x["rows"] == rows and (
                             x["tokens"] == 1
+                            or packed and x["tokens"] == room
                             or x["room"] == (room if packed else 0))))
     if model == "target" and not (
         min(known, default=np.inf) <= size <= max(known, default=0)):

@@ -38,11 +38,13 @@ def test_forwards_are_timed():
 def test_cycles_between_two_that_are_known():
   lines = [dict(rows=rows, tokens=tokens, room=room, cycles=cycles)
            for rows, tokens, room, cycles in (
-               (4, 1, 0, 100), (4, 9, 0, 300), (4, 5, 8, 140), (8, 1, 0, 7))]
+               (4, 1, 0, 100), (4, 9, 0, 300), (4, 5, 8, 140), (4, 8, 0, 170),
+               (8, 1, 0, 7))]
   assert row_costs.saved(lines, 4, [
-      row_costs.PLAIN, ("target", 5, 0), ("target", 8, 12), ("draft", 2, 0)
-  ]) == {row_costs.PLAIN: 100, ("target", 5, 0): 200, ("target", 8, 12): 120,
-         ("draft", 2, 0): 0}
+      row_costs.PLAIN, ("target", 9, 0), ("target", 8, 12), ("target", 8, 28),
+      ("draft", 2, 0)
+  ]) == {row_costs.PLAIN: 100, ("target", 9, 0): 300, ("target", 8, 12): 120,
+         ("target", 8, 28): 160, ("draft", 2, 0): 0}
   for rows, kind, error in (
       (4, ("target", 10, 0), "no cycles of 10 tokens in each of 4 rows"),
       (4, ("target", 16, 12), "3 tokens in each of 4 rows, with room for 16"),
