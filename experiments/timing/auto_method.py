@@ -195,7 +195,7 @@ def _predicted(pair, runs, curves, batch, lengths, sampling):
   found = tree_planning.plans(
       _acceptances(pair, runs, texts, sampling) if pair.draft else {}, costs,
       min(_MOST_NODES, pair.target.vocab_size - 1), _levels(pair.draft))
-  found += [*_with_copies(found, texts, costs),
+  found += [*_with_copies(found, texts, costs, draft_levels.most(pair.draft)),
             *(_without_model(spec, texts, costs) for spec in _MODEL_FREE)]
   if curves[2:] and texts:
     found += row_plans.plans(texts, costs._replace(target=curves[2].at), batch)
@@ -274,13 +274,17 @@ def _without_model(spec, texts, costs):
   return tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
 
 
-def _with_copies(plans, texts, costs):
-  """Yields the best chain that also copies, if there is one, as predicted."""
+def _with_copies(plans, texts, costs, most):
+  """Yields the best chain that also copies, if there is one, as predicted.
+
+  No tree may be deeper than a head drafts: `most` levels, or 0 for no limit.
+  """
   chains = [plan for plan in plans if plan.spec["name"] == _CHAIN["name"]]
   if chains and texts:
     best = max(chains, key=lambda plan: plan.rate)
     spec = {**_COPIES, "depth": best.spec["depth"]}
-    spec["copies"] = max(spec["copies"], spec["depth"])
+    spec["copies"] = max(min(spec["copies"], most or spec["copies"]),
+                         spec["depth"])
     tokens, share = text_estimates.copied_steps(texts, spec, best.tokens)
     seconds = share * tree_planning.step_seconds(costs, (), spec["copies"]) + (
         1 - share) * best.seconds

@@ -211,3 +211,12 @@ def test_meshes_are_refused():
   with pytest.raises(launch.UserError, match="auto and --mesh"):
     auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
                        dj.Sampling())
+
+
+def test_copies_are_no_deeper_than_a_head(monkeypatch):
+  monkeypatch.setattr(auto_method.text_estimates, "copied_steps",
+                      lambda *_: (2.0, 0.5))
+  costs = tree_planning.Costs(*[lambda *_: 1.0] * 3)
+  copies = lambda most: [x.spec["copies"] for x in auto_method._with_copies(
+      [plan(200.0)], ["text"], costs, most)]
+  assert (copies(0), copies(5), copies(2)) == ([8], [5], [2])
