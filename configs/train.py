@@ -187,6 +187,8 @@ def _common():
       answer_temperatures=(1.0,),
       prompts="",
       prompts_field="prompt",
+      # What `experiments.prompt_vectors` trains: "llm_to_slm" or "lud".
+      prompt_vectors="",
       # Of `experiments.training.losses.DISTILLATION`; of a head that drafts all
       # tokens of `PATHS` as well.
       loss="forward_kl",
@@ -373,6 +375,25 @@ def _python_masked_draft():
       export="runs/python-masked-draft/export", windows=(24,), steps=350)
 
 
+def _llm_to_slm():
+  return dict(
+      prompt_vectors="llm_to_slm",
+      preset="python-draft", start="models/pretrained/python-draft",
+      tokenizer="models/pretrained/python-target",
+      teacher="models/pretrained/python-target",
+      workdir="runs/llm-to-slm", export="runs/llm-to-slm/export",
+      windows=(128,), steps=600, optimizer="muon", learning_rate=1e-3,
+      matrix_learning_rate=5e-3, warmup_steps=30, final_loss="forward_kl")
+
+
+def _lud():
+  return dict(
+      _llm_to_slm(), prompt_vectors="lud", preset="python-target",
+      start="models/pretrained/python-target", workdir="runs/lud",
+      export="runs/lud/export", steps=400, learning_rate=2e-3,
+      matrix_learning_rate=2e-3)
+
+
 def _smoke():
   return dict(
       preset="smoke", tokenizer="runs/tokenizer", workdir="runs/smoke",
@@ -403,5 +424,7 @@ _RUNS = {
     "canvas_tasks": _canvas_tasks,
     "python_diffusion": _python_diffusion,
     "python_masked_draft": _python_masked_draft,
+    "llm_to_slm": _llm_to_slm,
+    "lud": _lud,
     "smoke": _smoke,
 }

@@ -193,7 +193,8 @@ def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
                               reward=reward)
   prompts = values.array("prompts", prompts)
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
-  prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
+  prompts_lib.check(prompts, prompt_lengths, target.vocab_size, min(
+      getattr(model, "extra_ids", 0) for model in (target, draft or target)))
   num_shared = 0
   if shared_prefix is not None:
     num_shared = prompts_lib.check_shared(shared_prefix, target, draft)

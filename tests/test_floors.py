@@ -31,14 +31,15 @@ LIBRARY = [
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
     ("gguf",),
-    ("text", "testing", "prompt_lookup", "guided", "heads"),
+    ("text", "testing", "prompt_lookup", "guided", "heads",
+     "llm_to_slm"),
     ("huggingface",),
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
             "diffusion", "entropy_threshold", "estimate", "exactness",
             "forward_cycles", "generate", "grammar", "parity", "plan_check",
-            "prefix_sharing", "queue_counts", "role_timing", "row_counts",
+            "prefix_sharing", "prompt_vectors", "queue_counts", "role_timing", "row_counts",
             "rsd", "scaling",
             "start_table", "synthetic_pair", "tpu_estimate", "train",
             "tree_budget")

@@ -110,6 +110,9 @@ class LanguageModel(NamedTuple):
     forward_each: as `forward`, but with the logits of each of the models that
       this one consists of, a tuple; None of a single model.
     models: these.
+    extra_ids: N, how many ids from `vocab_size` on a prompt may have as well:
+      they name rows of a table among the parameters, vectors that are read
+      instead of embeddings. No such token is ever written.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -123,6 +126,7 @@ class LanguageModel(NamedTuple):
   packs: bool = False
   forward_each: Optional[Callable[..., tuple[tuple[Array, ...], Block]]] = None
   models: tuple["LanguageModel", ...] = ()
+  extra_ids: int = 0
 
 
 class Halves(NamedTuple):

@@ -7,13 +7,14 @@ import numpy as np
 from decoding_jax.validation import values
 
 
-def check(prompts, prompt_lengths, vocab_size):
+def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
   """Checks shapes, types, lengths and token ids.
 
   Args:
     prompts: `[B, P]` int32.
     prompt_lengths: `[B]` int32.
     vocab_size: V.
+    extra_ids: see `LanguageModel`, those that all models know.
 
   Raises:
     ValueError: naming the argument, its value and what is allowed.
@@ -36,12 +37,14 @@ def check(prompts, prompt_lengths, vocab_size):
     row = int(np.argmax(wrong))
     raise ValueError(f"prompt_lengths[{row}]={lengths[row]}: 1 to {width}, the "
                      "width of prompts, is needed.")
+  known = vocab_size + extra_ids
   wrong = (np.arange(width) < lengths[:, None]) & (
-      (tokens < 0) | (tokens >= vocab_size))
+      (tokens < 0) | (tokens >= known))
   if wrong.any():
     row, column = np.argwhere(wrong)[0]
+    also = " with the extra_ids of all models" if extra_ids else ""
     raise ValueError(f"prompts[{row}, {column}]={tokens[row, column]}: 0 to "
-                     f"{vocab_size - 1}, the target's vocabulary, is needed.")
+                     f"{known - 1}, the target's vocabulary{also}, is needed.")
 
 
 def check_shared(shared_prefix, target, draft) -> int:

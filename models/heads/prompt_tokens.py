@@ -48,6 +48,18 @@ def predicted(config: Config, architecture, params, target_params, tokens,
   Returns:
     `[B, A, prompts, V]` logits of the tokens from the second one after each.
   """
+  return with_chains(config, architecture, {**target_params, **params}, tokens,
+                     anchors)[1]
+
+
+def with_chains(config: Config, architecture, params, tokens,
+                anchors: tuple[int, ...]):
+  """Returns the target's logits `[B, T, V]` too, before those of `predicted`.
+
+  Args:
+    config, architecture, tokens, anchors: as of `predicted`.
+    params: of the target, with those of `init`.
+  """
   (batch, length), count = tokens.shape, config.prompts
   places, order = np.asarray(anchors), np.arange(count)
   chains = jnp.broadcast_to(jnp.asarray(np.tile(-1 - order, len(places)),
@@ -65,11 +77,12 @@ def predicted(config: Config, architecture, params, target_params, tokens,
   model = target(config, architecture)
   empty = model.init_cache(batch, 0)
   logits, _ = model.forward(
-      {**target_params, **params}, jnp.concatenate([tokens, chains], axis=1),
+      params, jnp.concatenate([tokens, chains], axis=1),
       jnp.broadcast_to(jnp.asarray(positions, jnp.int32)[None], (batch, size)),
       empty, cache_lib.init_block(empty, size), 0,
       jnp.broadcast_to(mask[None], (batch, size, size)))
-  return logits[:, length:].reshape(batch, len(places), count, -1)
+  return logits[:, :length], logits[:, length:].reshape(
+      batch, len(places), count, -1)
 
 
 def init(key, config: Config, architecture):

@@ -28,7 +28,8 @@ class Decoder(nn.Module):
     config: the architecture.
     kept: layers whose outputs the block keeps as hidden states; the number
       after the last layer's is the input of the output layer.
-    prompts: trained embeddings of prompt tokens, -1, -2, ...
+    prompts: rows of a table that ids outside of the vocabulary name, -1, -2,
+      ... and V, V + 1, ...
     first: the layer that runs first, on a residual stream that is given.
   """
   config: architecture.Config
@@ -56,12 +57,14 @@ class Decoder(nn.Module):
     vocab, whole = (parameters.VOCAB, None), parameters.WHOLE
     embedding = declare("embedding", matrix, (cfg.vocab_size, width), dtype,
                         vocab)
-    x = linear_ops.lookup(embedding, jnp.maximum(
-        tokens, 0) if self.prompts else tokens).astype(dtype)
+    known = (tokens >= 0) & (tokens < cfg.vocab_size)
+    x = linear_ops.lookup(embedding, jnp.where(
+        known, tokens, 0) if self.prompts else tokens).astype(dtype)
     if self.prompts:
       own = declare("prompts", layers.INIT, (self.prompts, width), dtype, whole)
-      x = jnp.where((tokens < 0)[:, :, None], own[jnp.clip(
-          -1 - tokens, 0, self.prompts - 1)], x)
+      row = jnp.where(tokens < 0, -1 - tokens, tokens - cfg.vocab_size)
+      x = jnp.where(known[:, :, None], x, own[jnp.clip(
+          row, 0, self.prompts - 1)])
     if cfg.embedding_scale != 1:
       x *= jnp.asarray(cfg.embedding_scale, dtype)
     if cfg.embedding_dim:

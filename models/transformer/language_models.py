@@ -62,18 +62,21 @@ def with_features(config: architecture.Config,
 
 def with_prompts(config: architecture.Config,
                  prompts: int) -> types.LanguageModel:
-  """Returns the decoder with trained prompt tokens beside its vocabulary.
+  """Returns the decoder with a table of more vectors than its embeddings.
 
-  The tokens -1, -2, ... have embeddings of their own, as in parallel prompt
-  decoding (arXiv 2405.18628, section 3.1); `methods.ppd` has them scored.
+  The ids V, V + 1, ... name its rows: a prompt may have them anywhere, so that
+  prompts of vectors are prompts of tokens. So do -1, -2, ... where a method has
+  them scored, as `methods.ppd` does with the trained prompt tokens of parallel
+  prompt decoding (arXiv 2405.18628, section 3.1).
 
   Args:
     config: the architecture.
-    prompts: how many there are.
+    prompts: how many rows there are.
 
   Returns:
     A `LanguageModel` whose parameters are those of `language_model` with
-    `prompts [prompts, F]`; equal arguments give the same object.
+    `prompts [prompts, F]`, read as embeddings are; equal arguments give the
+    same object.
 
   Raises:
     ValueError: for a number that is not positive.
@@ -116,7 +119,7 @@ def _language_model(config, kept, prompts=0):
       halves=halves.of(_language_model, config, kept, prompts, forward),
       # A state is that of a row, whatever its text begins with.
       reads_shared=not config.linear_key_heads,
-      packs=not config.linear_key_heads)
+      packs=not config.linear_key_heads, extra_ids=prompts)
 
 
 def causal_logits(lm, params, tokens):
