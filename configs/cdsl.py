@@ -91,6 +91,13 @@ _SEARCHES = (
     {"label": "LiteSearch", "name": "lite_search", "step_length": 8,
      "logits": True, **_DRAWN},
     {"label": "PG-TD", "name": "pg_td", "num_children": 8, "simulations": 64})
+# As RankGen's paper: 2 beams of 10 samples of 20 tokens, or 20 whole samples.
+_NUCLEUS = {"temperature": 1.0, "top_p": 0.9}
+_RANKED = (
+    {"label": "nucleus", "name": "autoregressive", **_NUCLEUS},
+    {"label": "best of 20", "name": "best_of_n", "num_samples": 20, **_NUCLEUS},
+    {"label": "RankGen, 2x10", "name": "segment_search", "num_beams": 2,
+     "num_samples": 10, "segment": 20, **_NUCLEUS})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
@@ -105,11 +112,12 @@ def get_config(presets="default"):
     presets: names separated by commas: "default", "smoke", "commongen",
       "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees";
       "readings", CDSL as its abstract may be read; "search", searches, samples
-      and particles.
+      and particles; "rankgen", samples of Python that a dual encoder reranks.
 
   Returns:
     A ConfigDict with the fields:
-      task: "python", "commongen", "harmless", or "file" of one's own, see
+      task: "python", "commongen", "harmless"; "continue", Python scored by a
+        reward model; or "file" of one's own, see
         `experiments.data.constraint_file`.
       corpus: folder of the task's files, or the file; "" for the standard
         library.
@@ -130,8 +138,8 @@ def get_config(presets="default"):
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
         the draft as `weights` says, and of a head saved in 8 bits "int8". It is
         the distribution with these `weights` that is kept.
-      reward: harmless, and a file without words: folder, or name, of the
-        reward model.
+      reward: harmless, continue, and a file without words: folder, or name, of
+        the reward model.
       second_reward: likewise, or "": another reward model, which no method
         sees, and which scores the texts that it has written.
       reward_on_host: whether it scores texts on the host, where it may have
@@ -236,4 +244,7 @@ _PRESETS = {
     "readings": {"methods": _readings()},
     "trees": {"methods": _trees()},
     "search": {"methods": _SEARCHES},
+    "rankgen": {"task": "continue", "reward": "runs/rankgen/export",
+                "prompt_length": 64, "max_new_tokens": 60,
+                "methods": (_BY_LABEL["greedy"], *_RANKED)},
 }

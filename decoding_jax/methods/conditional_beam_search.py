@@ -14,7 +14,8 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(num_beams=3, num_candidates=2),)
 
 
-def make(num_beams: int, num_candidates: int, weight: float = 1.0) -> Method:
+def make(num_beams: int, num_candidates: int, weight: float = 1.0,
+         logits: bool = False) -> Method:
   """Makes beam search on log p(x) + log p(a | x), an approximate mode given a.
 
   The classifier is the reward: its value is log p(a | x) of the text so far, a
@@ -27,6 +28,9 @@ def make(num_beams: int, num_candidates: int, weight: float = 1.0) -> Method:
     num_beams: W.
     num_candidates: k, tokens after each beam that are classified.
     weight: of the classifier; 0 gives beam search if k is at least W.
+    logits: whether the reward is a logit, such as the output of a reward model
+      of preferences, which is trained to classify: log p(a | x) is then the
+      logarithm of its sigmoid.
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`, their
@@ -39,12 +43,15 @@ def make(num_beams: int, num_candidates: int, weight: float = 1.0) -> Method:
   values.check_positive("num_candidates", num_candidates)
   values.check_number("weight", weight)
   level = level_search.Level(
-      functools.partial(_expand, num_candidates, weight), level_search.score,
+      functools.partial(_expand, num_candidates, weight, bool(logits)),
+      level_search.score,
       needs_reward=True, init=_init, select=_select)
   decoder = level_search.decoder(level, num_beams)._replace(
       max_samples_per_node=num_candidates)
-  return Method(f"conditional_beam_search({num_beams}, {num_candidates})",
-                sampled=decoder, greedy=decoder)
+  kind = ", logits" if logits else ""
+  return Method(
+      f"conditional_beam_search({num_beams}, {num_candidates}{kind})",
+      sampled=decoder, greedy=decoder)
 
 
 def _init(context):
@@ -52,14 +59,16 @@ def _init(context):
       "reward_calls": jnp.zeros_like(context.prompt_lengths)}
 
 
-def _expand(num_candidates, weight, keys, context, log_probs, texts, width):
+def _expand(num_candidates, weight, logits, keys, context, log_probs, texts,
+            width):
   del keys
   own, tokens = sampling.top_k(log_probs, num_candidates)
   valid = jnp.broadcast_to(texts.alive[..., None], tokens.shape)
 
   def classify(tokens, valid):
-    return reward_states.value(context, reward_states.advance(
+    found = reward_states.value(context, reward_states.advance(
         context, texts.state, tokens, valid))
+    return jax.nn.log_sigmoid(found) if logits else found
 
   classes = jax.vmap(classify, in_axes=2, out_axes=2)(tokens, valid)
   totals = texts.beam.log_probs[..., None] + own

@@ -122,6 +122,19 @@ def _python(config, pair):
               None, task_rewards.lexical(concepts, pair, config.max_new_tokens))
 
 
+def _continuations(config, pair):
+  """Loads held-out modules; a dual encoder scores what goes on with them."""
+  sizes = (config.prompt_length, config.max_new_tokens)
+  argument_checks.check_budget(*sizes, pair.target, pair.draft)
+  options = {"seed": config.seed, "root": config.corpus or None}
+  prompts, rests = (find(pair.tokenizer, config.examples, *sizes, **options)
+                    for find in (python_corpus.prompts,
+                                 python_corpus.references))
+  return Task(prompts, [tokenizers.decode(pair.tokenizer, rest, prompt)
+                        for prompt, rest in zip(prompts, rests)], None,
+              task_rewards.model(config.reward, pair, max(sizes)))
+
+
 def _identifiers(text, before=""):
   """Returns identifiers in the order in which they first occur, no keywords.
 
@@ -240,5 +253,5 @@ def _dialogue_encoder(config, tokenizer):
       system * bool(config.system) + dialogues.messages(text))
 
 
-_TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,
-          "file": _file}
+_TASKS = {"python": _python, "continue": _continuations,
+          "commongen": _commongen, "harmless": _harmless, "file": _file}

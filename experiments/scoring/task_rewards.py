@@ -8,6 +8,7 @@ from experiments.app import launch
 from models import checkpoints
 from models.text import text_scorer
 from models.text import tokenizers
+from models.transformer import dual_encoder
 from models.transformer import reward_model
 
 
@@ -107,6 +108,9 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
   """Makes the reward of a model, see `models.transformer.reward_model`.
 
+  A dual encoder compares the prompt with the text, each read as far as it goes:
+  see `models.transformer.dual_encoder`.
+
   Args:
     name: its folder, or the name of a shipped one.
     pair: a `ModelPair`.
@@ -123,7 +127,7 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
       tokenizer.
     UserError: if there is no such model.
   """
-  folder = _reward_folder(name, "reward")
+  folder = _reward_folder(name, "reward", dual=not on_host)
   tokenizer = tokenizers.load(folder)
   if on_host:
     lm, params = checkpoints.load(folder)
@@ -137,7 +141,10 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
     raise ValueError(f"reward={name!r} has another tokenizer than the target: "
                      f"{e} It needs --config.reward_on_host=True.") from e
   lm, params = checkpoints.load(folder)
-  reward = reward_model.reward(lm, min(capacity, lm.max_length), pair.eos_id)
+  size = min(capacity, lm.max_length)
+  reward = reward_model.reward(lm, size, pair.eos_id) if (
+      checkpoints.architecture(folder).outputs == 1) else dual_encoder.reward(
+          lm, size, size, pair.eos_id)
   return Judge(reward, params, None, ("reward",))
 
 
@@ -159,10 +166,14 @@ def second(name):
                             lm.max_length)
 
 
-def _reward_folder(name, field):
+def _reward_folder(name, field, dual=False):
   folder = launch.model_folder(name)
-  if checkpoints.architecture(folder).outputs != 1:
-    raise ValueError(f"{field}={name!r} is a model of texts, not of rewards.")
+  outputs = checkpoints.architecture(folder).outputs
+  if outputs != 1 and not (dual and outputs):
+    raise ValueError(
+        f"{field}={name!r} is a dual encoder, which is no reward on the host."
+        if outputs else
+        f"{field}={name!r} is a model of texts, not of rewards.")
   return folder
 
 

@@ -127,8 +127,27 @@ def check(config) -> None:
     raise ValueError("--config.masked=True: a masked-diffusion model is "
                      "trained on text alone, without --config.preferences and "
                      "--config.teacher.")
+  if config.suffix_length:
+    _check_pieces(config)
   _check_samples(config)
   _check_export(config)
+
+
+def _check_pieces(config):
+  """Raises a ValueError for what no dual encoder is trained of."""
+  for name, least in (("prefix_length", 1), ("suffix_length", 4)):
+    if config[name] < least:
+      raise ValueError(f"--config.{name}={config[name]} must be at least "
+                       f"{least}.")
+  size = config.prefix_length + config.suffix_length
+  if any(length % size for length in config.windows):
+    raise ValueError(f"--config.windows={tuple(config.windows)} must be "
+                     f"multiples of {size}, --config.prefix_length + "
+                     "--config.suffix_length.")
+  if (config.teacher or config.preferences or config.train_pairs
+      or config.canvas_tasks):
+    raise ValueError("--config.suffix_length: a dual encoder is trained on "
+                     "windows of text alone.")
 
 
 def _check_head(config):
@@ -228,6 +247,11 @@ def _objective(config):
   """Returns the task without a teacher, such as language modelling."""
   if config.masked:
     return training_steps.MASKED
+  if config.suffix_length:
+    return training_steps.continuations(
+        config.prefix_length, config.suffix_length,
+        # A vector of each side.
+        2 * max(architecture(config).outputs // 2, 1))
   return (training_steps.PREFERENCE if config.preferences
           else training_steps.LANGUAGE)
 

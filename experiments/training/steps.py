@@ -13,6 +13,7 @@ import optax.contrib
 from experiments.training import losses
 from experiments.training import on_mesh
 from models import transformer
+from models.transformer import dual_encoder
 from models.transformer import quantization
 
 
@@ -266,6 +267,57 @@ class Task(NamedTuple):
   objective: Callable[..., Any]
   evaluator: Callable[..., Any]
   outputs: int
+
+
+def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
+  """Returns the task of a dual encoder, see `models.transformer.dual_encoder`.
+
+  Each window is cut into pieces, prefix and continuation. All prefixes of a
+  step are compared with all continuations of it, some of them of the same
+  window (the negatives "INBOOK" of arXiv 2205.09726; those that a model has
+  written are left out), after each quarter of these.
+
+  Args:
+    prefix_length, suffix_length: tokens of each.
+    outputs: of the architecture.
+
+  Returns:
+    The task; its metrics are `held_out_loss`, and `accuracy`, the share of
+    prefixes whose whole continuation is the first of those of 8 windows.
+  """
+  ends = suffix_length * np.arange(1, 5) // 4 - 1
+
+  def products(lm, params, tokens):
+    """Returns products `[4, N, N]`, prefixes before continuations."""
+    pieces = tokens[:, :-1].reshape(-1, prefix_length + suffix_length)
+    before, after = dual_encoder.vectors(
+        lm, params, pieces[:, :prefix_length], pieces[:, prefix_length:])
+    return jnp.einsum("ie,jte->tij", before, after[:, ends])
+
+  def objective(lm, mesh=None):
+    del mesh  # Rows are compared with those of other devices.
+    return lambda params, batch: _nearest(products(lm, params, batch.tokens))
+
+  def evaluator(lm, teacher=None, mesh=None):
+    del teacher, mesh
+
+    @jax.jit
+    def evaluate(params, batch, teacher_params):
+      del teacher_params
+      found = products(lm, params, batch.tokens)
+      first = found[-1].argmax(axis=1) == jnp.arange(found.shape[1])
+      return {"held_out_loss": _nearest(found),
+              "accuracy": first.astype(jnp.float32).mean()}
+
+    return evaluate
+
+  return Task(objective, evaluator, outputs)
+
+
+def _nearest(products):
+  """Returns the mean of -log P(the right one of all continuations)."""
+  order = jnp.broadcast_to(jnp.arange(products.shape[-1]), products.shape[:-1])
+  return losses.cross_entropy(products, order)
 
 
 LANGUAGE = Task(language_modelling, evaluator, 0)

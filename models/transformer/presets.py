@@ -45,6 +45,11 @@ PRESETS = {
     "python-masked-draft": architecture.Config(
         vocab_size=2001, dim=128, num_layers=3, num_heads=4, num_kv_heads=4,
         head_dim=32, hidden_dim=320, max_length=320),
+    # A dual encoder of Python source: two vectors of 64 numbers.
+    "python-ranker": architecture.Config(
+        vocab_size=2000, dim=128, num_layers=3, num_heads=4, num_kv_heads=4,
+        head_dim=32, hidden_dim=256, max_length=320, tie_embeddings=False,
+        outputs=128),
     # The drafter of Llama 2 in the paper (arXiv 2402.14160), "115M": of its
     # 116.9 M parameters 65.5 M are embedding and output layer.
     "llama2-draft": architecture.Config(

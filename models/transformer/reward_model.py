@@ -27,6 +27,32 @@ class Text:
   length: types.Array
 
 
+def empty(capacity: int) -> Text:
+  """Returns a text of no tokens, with room for so many."""
+  return Text(jnp.zeros(capacity, jnp.int32), jnp.int32(0))
+
+
+def append(text: Text, tokens, valid, left_out=None) -> Text:
+  """Returns the end of a text `[S]` after more tokens.
+
+  Args:
+    text: the end of what came before.
+    tokens: `[T]` int32.
+    valid: `[T]` bool, which of them count.
+    left_out: tokens that are skipped; None for none.
+  """
+  capacity = len(text.tokens)
+  if left_out is not None:
+    valid &= ~jnp.isin(tokens, jnp.asarray(left_out, jnp.int32))
+  places = text.length + jnp.cumsum(valid) - 1
+  wide = jnp.concatenate([text.tokens, jnp.zeros(len(tokens), jnp.int32)])
+  wide = wide.at[jnp.where(valid, places, len(wide))].set(
+      tokens.astype(jnp.int32), mode="drop")
+  length = text.length + jnp.sum(valid, dtype=jnp.int32)
+  kept = jnp.minimum(length, capacity)
+  return Text(jax.lax.dynamic_slice_in_dim(wide, length - kept, capacity), kept)
+
+
 @functools.lru_cache(maxsize=None)
 def reward(lm: types.LanguageModel, capacity: int,
            left_out: tuple[int, ...] | None = None) -> types.Reward:
@@ -51,22 +77,12 @@ def reward(lm: types.LanguageModel, capacity: int,
         "model, is needed.")
 
   def init(params, constraint, prompt, length):
-    empty = Text(jnp.zeros(capacity, jnp.int32), jnp.int32(0))
-    return advance(params, constraint, empty, prompt,
+    return advance(params, constraint, empty(capacity), prompt,
                    jnp.arange(len(prompt)) < length)
 
   def advance(params, constraint, state, tokens, valid):
     del params, constraint
-    if left_out is not None:
-      valid &= ~jnp.isin(tokens, jnp.asarray(left_out, jnp.int32))
-    places = state.length + jnp.cumsum(valid) - 1
-    wide = jnp.concatenate([state.tokens, jnp.zeros(len(tokens), jnp.int32)])
-    wide = wide.at[jnp.where(valid, places, len(wide))].set(
-        tokens.astype(jnp.int32), mode="drop")
-    length = state.length + jnp.sum(valid, dtype=jnp.int32)
-    kept = jnp.minimum(length, capacity)
-    return Text(jax.lax.dynamic_slice_in_dim(wide, length - kept, capacity),
-                kept)
+    return append(state, tokens, valid, left_out)
 
   def value(params, constraint, state):
     del constraint

@@ -64,6 +64,22 @@ def test_conditional_beams_equal_plain_python(num_beams, num_candidates,
     assert out.stats.extra["reward_calls"][row] == calls
 
 
+def test_logits_are_those_of_the_attribute():
+  """As a reward of log p(a | x) is; control: the logits themselves."""
+  distributions = table(1)
+  find = lambda reward, **options: search(
+      dj.methods.conditional_beam_search(3, 2, **options), distributions,
+      reward=reward, reward_params=1.0, constraints=VALUES)
+  logits = tiny.table_reward()
+  log_probs = logits._replace(value=lambda *state: jax.nn.log_sigmoid(
+      logits.value(*state)))
+  found, expected, wrong = (
+      out.stats.extra["beam_scores"] for out in (
+          find(logits, logits=True), find(log_probs), find(logits)))
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  assert np.abs(wrong - expected).max() > 0.1
+
+
 def test_no_weight_is_beam_search():
   distributions = table(2)
   out = rewarded(dj.methods.conditional_beam_search(3, V, 0.0), distributions)

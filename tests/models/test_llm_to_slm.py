@@ -1,0 +1,109 @@
+"""Prompts of vectors, and a small model that reads them from a large one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.runtime import cache as cache_lib
+from models import llm_to_slm
+from models import transformer
+from support import tiny_models as tiny
+
+_SIZES = llm_to_slm.Sizes(tiny.OPT, tiny.GEMMA)
+_V, _METHOD = tiny.LLAMA.vocab_size, dj.methods.rsd_s(2, 2)
+
+
+def generate(model, params, prompts, draft=(None, None)):
+  return dj.generate(
+      jax.random.key(2), prompts, tiny.LENGTHS, target=model,
+      method=_METHOD if draft[0] else dj.methods.autoregressive(),
+      target_params=params, draft=draft[0], draft_params=draft[1],
+      max_new_tokens=tiny.NEW)
+
+
+def of_embeddings(config, model, prompts):
+  """A model that reads these prompts as vectors, its own embeddings."""
+  return transformer.with_prompts(config, prompts.size), {
+      **model.params, "prompts": model.params["embedding"][prompts.ravel()]}
+
+
+def written(out):
+  return [np.asarray(row)[length:end].tolist() for row, length, end in zip(
+      out.tokens, tiny.LENGTHS, out.lengths)]
+
+
+def test_vectors_that_are_embeddings_give_the_texts_of_tokens():
+  """By a tree, of both models, at temperature 1; control: other vectors."""
+  target, draft = tiny.llama_models()
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=True)
+  ids = _V + np.arange(tiny.PROMPTS.size).reshape(tiny.PROMPTS.shape)
+  model, params = of_embeddings(config, target, tiny.PROMPTS)
+  reader = of_embeddings(config, draft, tiny.PROMPTS)
+  expected = written(generate(*target, tiny.PROMPTS, draft))
+  assert written(generate(model, params, ids, reader)) == expected
+  mixed = np.where(np.arange(ids.shape[1]) % 2, ids, tiny.PROMPTS)
+  assert written(generate(model, params, mixed, reader)) == expected
+  other = {**params, "prompts": params["prompts"][::-1]}
+  assert written(generate(model, other, ids, reader)) != expected
+
+
+def test_ids_that_no_row_has():
+  target, draft = tiny.llama_models()
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=True)
+  model, params = of_embeddings(config, target, tiny.PROMPTS)
+  beyond = np.full_like(tiny.PROMPTS, _V + tiny.PROMPTS.size)
+  reader = of_embeddings(config, draft, tiny.PROMPTS)
+  with pytest.raises(ValueError, match="with the extra_ids of all models"):
+    generate(model, params, beyond, reader)
+  with pytest.raises(ValueError, match=f"0 to {_V - 1}, the target's"):
+    generate(model, params, beyond - 1, draft)
+
+
+def test_a_projector_of_zeros_leaves_the_small_model():
+  small = tiny.random_model(_SIZES.small)
+  params = llm_to_slm.init(jax.random.key(0), _SIZES, small.params)
+  large = tiny.random_model(_SIZES.large).params
+  ids, own = llm_to_slm.read(_SIZES, params, large, tiny.PROMPTS)
+  model = llm_to_slm.language_model(_SIZES, ids)
+  assert written(generate(model, own, ids)) == written(
+      generate(*small, tiny.PROMPTS))
+
+
+def test_vectors_are_those_of_the_paper():
+  """Control: those of the large model with other parameters."""
+  small = tiny.random_model(_SIZES.small)
+  params = llm_to_slm.init(jax.random.key(0), _SIZES, small.params)
+  shape = params["projector"]["out"]["kernel"].shape
+  params["projector"]["out"]["kernel"] = jax.random.normal(jax.random.key(1),
+                                                           shape)
+  large = tiny.random_model(_SIZES.large).params
+  _, own = llm_to_slm.read(_SIZES, params, large, tiny.PROMPTS)
+  model = transformer.with_features(_SIZES.large, (_SIZES.large.num_layers,))
+  # Whole texts of one row, of which a prompt is the beginning.
+  hidden = np.stack([np.concatenate([_last(model, large, row[:n])
+                                     for n in range(1, len(row) + 1)])
+                     for row in tiny.PROMPTS])
+  first, second = (np.asarray(params["projector"][name]["kernel"])
+                   for name in ("in", "out"))
+  expected = np.asarray(small.params["embedding"])[tiny.PROMPTS] + (
+      np.maximum(hidden @ first.T, 0) @ second.T)
+  found = own["prompts"].reshape(expected.shape)
+  np.testing.assert_allclose(found, expected, atol=1e-4)
+  _, other = llm_to_slm.read(_SIZES, params, tiny.random_model(
+      _SIZES.large, seed=4).params, tiny.PROMPTS)
+  assert np.abs(other["prompts"] - own["prompts"]).max() > 0.1
+
+
+def _last(model, params, row):
+  """Returns the hidden state `[1, F]` of the last of these tokens."""
+  size = len(row)
+  block = cache_lib.init_block(model.init_cache(1, 0), size)
+  _, block = model.forward(
+      params, jnp.asarray(row)[None], jnp.arange(size)[None],
+      model.init_cache(1, 0), block, 0, jnp.tril(jnp.ones((1, size, size),
+                                                          bool)))
+  return np.asarray(block.features[dj.HIDDEN_STATES][0][0, -1:])
