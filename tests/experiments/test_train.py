@@ -344,6 +344,8 @@ def test_mixed_precision(source, undisturbed, tmp_path):
     ("windows", (), "--config.windows=() must be lengths"),
     ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
     ("sample_fraction", 0.5, "needs a --config.teacher"),
+    ("suffix_length", 3, "--config.suffix_length=3 must be at least 4"),
+    ("suffix_length", 32, "--config.windows=(16,) must be multiples of 96"),
     ("seed", -1, "--config.seed=-1: 0 to"),
     ("teacher", "/nowhere", "model '/nowhere' is neither a folder nor one"),
     ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
