@@ -39,8 +39,8 @@ MODELS = [
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
             "diffusion", "entropy_threshold", "estimate", "exactness",
             "forward_cycles", "generate", "grammar", "parity", "plan_check",
-            "prefix_sharing", "prompt_vectors", "queue_counts", "role_timing", "row_counts",
-            "rsd", "scaling",
+            "prefix_sharing", "prompt_vectors", "queue_counts", "role_timing",
+            "row_counts", "rsd", "scaling",
             "start_table", "synthetic_pair", "tpu_estimate", "train",
             "tree_budget")
 # Former names of programs, which run them.

@@ -8,7 +8,6 @@ from experiments.app import launch
 from models import checkpoints
 from models.text import text_scorer
 from models.text import tokenizers
-from models.transformer import dual_encoder
 from models.transformer import reward_model
 
 
@@ -108,8 +107,7 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
   """Makes the reward of a model, see `models.transformer.reward_model`.
 
-  A dual encoder compares the prompt with the text, each read as far as it goes:
-  see `models.transformer.dual_encoder`.
+  A dual encoder compares the prompt with the text, so many tokens of each.
 
   Args:
     name: its folder, or the name of a shipped one.
@@ -141,10 +139,8 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
     raise ValueError(f"reward={name!r} has another tokenizer than the target: "
                      f"{e} It needs --config.reward_on_host=True.") from e
   lm, params = checkpoints.load(folder)
-  size = min(capacity, lm.max_length)
-  reward = reward_model.reward(lm, size, pair.eos_id) if (
-      checkpoints.architecture(folder).outputs == 1) else dual_encoder.reward(
-          lm, size, size, pair.eos_id)
+  reward = reward_model.reward(lm, min(capacity, lm.max_length), pair.eos_id,
+                               checkpoints.architecture(folder).outputs > 1)
   return Judge(reward, params, None, ("reward",))
 
 
@@ -170,10 +166,8 @@ def _reward_folder(name, field, dual=False):
   folder = launch.model_folder(name)
   outputs = checkpoints.architecture(folder).outputs
   if outputs != 1 and not (dual and outputs):
-    raise ValueError(
-        f"{field}={name!r} is a dual encoder, which is no reward on the host."
-        if outputs else
-        f"{field}={name!r} is a model of texts, not of rewards.")
+    raise ValueError(f"{field}={name!r} is a model of texts, not of rewards"
+                     f"{' on the host' * bool(outputs)}.")
   return folder
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.kernels import vocabulary
-from decoding_jax.runtime import cache as cache_lib
 from experiments.training import losses
 from experiments.training import on_mesh
 from models import heads
@@ -131,15 +130,9 @@ def features(head: Chosen, target_params, tokens):
     target_params: of the target.
     tokens: `[B, T]` int32.
   """
-  batch, length = tokens.shape
   model = transformer.with_features(head.target, head.features)
-  empty = model.init_cache(batch, 0)
-  mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)),
-                          (batch, length, length))
-  order = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
-  return model.forward(
-      target_params, tokens, order, empty, cache_lib.init_block(empty, length),
-      0, mask)[1].features[dj.HIDDEN_STATES]
+  return transformer.causal_pass(model, target_params, tokens)[1].features[
+      dj.HIDDEN_STATES]
 
 
 def objective(head: Chosen, loss, mesh=None):

@@ -134,16 +134,14 @@ def check(config) -> None:
 
 
 def _check_pieces(config):
-  """Raises a ValueError for what no dual encoder is trained of."""
-  for name, least in (("prefix_length", 1), ("suffix_length", 4)):
-    if config[name] < least:
-      raise ValueError(f"--config.{name}={config[name]} must be at least "
-                       f"{least}.")
+  """Raises a ValueError for what no dual encoder is trained on."""
   size = config.prefix_length + config.suffix_length
-  if any(length % size for length in config.windows):
-    raise ValueError(f"--config.windows={tuple(config.windows)} must be "
-                     f"multiples of {size}, --config.prefix_length + "
-                     "--config.suffix_length.")
+  if config.prefix_length < 1 or config.suffix_length < 4 or any(
+      length % size for length in config.windows):
+    raise ValueError(
+        f"--config.prefix_length={config.prefix_length}, suffix_length="
+        f"{config.suffix_length}: at least 1 and 4 are needed, and their sum "
+        f"must divide --config.windows={tuple(config.windows)}.")
   if (config.teacher or config.preferences or config.train_pairs
       or config.canvas_tasks):
     raise ValueError("--config.suffix_length: a dual encoder is trained on "

@@ -13,7 +13,6 @@ import optax.contrib
 from experiments.training import losses
 from experiments.training import on_mesh
 from models import transformer
-from models.transformer import dual_encoder
 from models.transformer import quantization
 
 
@@ -270,12 +269,12 @@ class Task(NamedTuple):
 
 
 def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
-  """Returns the task of a dual encoder, see `models.transformer.dual_encoder`.
+  """Returns the task of a dual encoder, see `reward_model`.
 
-  Each window is cut into pieces, prefix and continuation. All prefixes of a
-  step are compared with all continuations of it, some of them of the same
-  window (the negatives "INBOOK" of arXiv 2205.09726; those that a model has
-  written are left out), after each quarter of these.
+  Windows are cut into pieces, prefix and continuation. Each prefix is compared
+  with all continuations of the step, some of its own window (the negatives
+  "INBOOK" of arXiv 2205.09726; those that a model has written are left out),
+  after each quarter of them.
 
   Args:
     prefix_length, suffix_length: tokens of each.
@@ -287,16 +286,21 @@ def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
   """
   ends = suffix_length * np.arange(1, 5) // 4 - 1
 
-  def products(lm, params, tokens):
-    """Returns products `[4, N, N]`, prefixes before continuations."""
+  def compare(lm, params, tokens):
+    """Returns the loss, and whether each prefix has its continuation first."""
     pieces = tokens[:, :-1].reshape(-1, prefix_length + suffix_length)
-    before, after = dual_encoder.vectors(
-        lm, params, pieces[:, :prefix_length], pieces[:, prefix_length:])
-    return jnp.einsum("ie,jte->tij", before, after[:, ends])
+    before, after = (
+        transformer.causal_logits(lm, params, part).astype(jnp.float32)
+        for part in (pieces[:, :prefix_length], pieces[:, prefix_length:]))
+    products = jnp.einsum("ie,jte->tij", before[:, -1, :outputs // 2],
+                          after[:, ends, outputs // 2:])
+    order = jnp.arange(len(pieces))
+    return losses.cross_entropy(products, jnp.broadcast_to(
+        order, products.shape[:-1])), products[-1].argmax(axis=1) == order
 
   def objective(lm, mesh=None):
     del mesh  # Rows are compared with those of other devices.
-    return lambda params, batch: _nearest(products(lm, params, batch.tokens))
+    return lambda params, batch: compare(lm, params, batch.tokens)[0]
 
   def evaluator(lm, teacher=None, mesh=None):
     del teacher, mesh
@@ -304,20 +308,12 @@ def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
     @jax.jit
     def evaluate(params, batch, teacher_params):
       del teacher_params
-      found = products(lm, params, batch.tokens)
-      first = found[-1].argmax(axis=1) == jnp.arange(found.shape[1])
-      return {"held_out_loss": _nearest(found),
-              "accuracy": first.astype(jnp.float32).mean()}
+      loss, first = compare(lm, params, batch.tokens)
+      return {"held_out_loss": loss, "accuracy": first.mean(dtype=jnp.float32)}
 
     return evaluate
 
   return Task(objective, evaluator, outputs)
-
-
-def _nearest(products):
-  """Returns the mean of -log P(the right one of all continuations)."""
-  order = jnp.broadcast_to(jnp.arange(products.shape[-1]), products.shape[:-1])
-  return losses.cross_entropy(products, order)
 
 
 LANGUAGE = Task(language_modelling, evaluator, 0)

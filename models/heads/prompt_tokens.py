@@ -33,32 +33,20 @@ def target(config: Config, architecture) -> LanguageModel:
   return transformer.with_prompts(architecture, config.prompts)
 
 
-def predicted(config: Config, architecture, params, target_params, tokens,
-              anchors: tuple[int, ...]):
-  """Returns what the target guesses after several tokens, for training.
+def with_chains(config: Config, architecture, params, tokens,
+                anchors: tuple[int, ...]):
+  """Returns what the target says of texts, and guesses after some tokens.
 
   Args:
     config: how many prompt tokens there are.
     architecture: the `transformer.Config` of the target.
-    params: of `init`.
-    target_params: of the target.
+    params: of the target, with those of `init`.
     tokens: `[B, T]` int32.
     anchors: positions of A tokens, each of which a chain comes after.
 
   Returns:
-    `[B, A, prompts, V]` logits of the tokens from the second one after each.
-  """
-  return with_chains(config, architecture, {**target_params, **params}, tokens,
-                     anchors)[1]
-
-
-def with_chains(config: Config, architecture, params, tokens,
-                anchors: tuple[int, ...]):
-  """Returns the target's logits `[B, T, V]` too, before those of `predicted`.
-
-  Args:
-    config, architecture, tokens, anchors: as of `predicted`.
-    params: of the target, with those of `init`.
+    Logits `[B, T, V]`, and `[B, A, prompts, V]` of the tokens from the second
+    one after each anchor.
   """
   (batch, length), count = tokens.shape, config.prompts
   places, order = np.asarray(anchors), np.arange(count)
@@ -113,8 +101,8 @@ def _predict(config, architecture, params, target_params, features, tokens,
              depth):
   del features
   anchors = tuple(range(0, tokens.shape[1] - 1, training.STRIDE))
-  found = predicted(config, architecture, params, target_params, tokens[:, :-1],
-                    anchors)
+  _, found = with_chains(config, architecture, {**target_params, **params},
+                         tokens[:, :-1], anchors)
   return found.swapaxes(1, 2), np.asarray(anchors)[None] + 1 + np.arange(
       depth)[:, None]
 

@@ -133,9 +133,14 @@ def causal_logits(lm, params, tokens):
   Returns:
     `[B, T, V]`.
   """
+  return causal_pass(lm, params, tokens)[0]
+
+
+def causal_pass(lm, params, tokens):
+  """Returns `causal_logits` and the block, such as its hidden states."""
   length = tokens.shape[1]
-  return _whole_logits(lm, params, tokens,
-                       jnp.tril(jnp.ones((length, length), bool)))
+  return _whole_pass(lm, params, tokens,
+                     jnp.tril(jnp.ones((length, length), bool)))
 
 
 def bidirectional_logits(lm, params, tokens):
@@ -150,17 +155,16 @@ def bidirectional_logits(lm, params, tokens):
     `[B, T, V]`, of the tokens themselves, not of those after them.
   """
   length = tokens.shape[1]
-  return _whole_logits(lm, params, tokens, jnp.ones((length, length), bool))
+  return _whole_pass(lm, params, tokens, jnp.ones((length, length), bool))[0]
 
 
-def _whole_logits(lm, params, tokens, mask):
+def _whole_pass(lm, params, tokens, mask):
   batch, length = tokens.shape
   empty = lm.init_cache(batch, 0)
-  logits, _ = lm.forward(
+  return lm.forward(
       params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
       empty, cache_lib.init_block(empty, length), 0,
       jnp.broadcast_to(mask, (batch, length, length)))
-  return logits
 
 
 def init(key, config: architecture.Config) -> types.Params:

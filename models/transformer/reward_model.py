@@ -1,8 +1,12 @@
-"""A reward model as a `types.Reward`: a decoder with one output for each token.
+"""Rewards that a decoder with few outputs for each token gives at the last one.
 
-The output at the last token is the reward of the text. `experiments.train`
-trains such a model with `config.preferences`; its tokens must be those of the
-models it judges.
+One output is the reward of the text, as `experiments.train` trains it with
+`config.preferences`. 2 E outputs are those of a dual encoder (RankGen, arXiv
+2205.09726), trained with `config.suffix_length`: the first E are the vector of
+a prompt, the others that of a continuation, and their product is the reward.
+(The paper's encoder is T5's, which reads a tag of the side before a text.)
+
+Tokens must be those of the models that are judged.
 """
 
 import functools
@@ -17,56 +21,35 @@ from models.transformer import language_models
 
 @flax.struct.dataclass
 class Text:
-  """The state: the end of the text, prompt included.
+  """The state: the end of the text, of a dual encoder without its prompt.
 
   Attributes:
     tokens: `[S]` int32; arbitrary after the length.
     length: `[]` int32, at most S.
+    prompt: `[E]`, the vector of the prompt; None without a dual encoder.
   """
   tokens: types.Array
   length: types.Array
-
-
-def empty(capacity: int) -> Text:
-  """Returns a text of no tokens, with room for so many."""
-  return Text(jnp.zeros(capacity, jnp.int32), jnp.int32(0))
-
-
-def append(text: Text, tokens, valid, left_out=None) -> Text:
-  """Returns the end of a text `[S]` after more tokens.
-
-  Args:
-    text: the end of what came before.
-    tokens: `[T]` int32.
-    valid: `[T]` bool, which of them count.
-    left_out: tokens that are skipped; None for none.
-  """
-  capacity = len(text.tokens)
-  if left_out is not None:
-    valid &= ~jnp.isin(tokens, jnp.asarray(left_out, jnp.int32))
-  places = text.length + jnp.cumsum(valid) - 1
-  wide = jnp.concatenate([text.tokens, jnp.zeros(len(tokens), jnp.int32)])
-  wide = wide.at[jnp.where(valid, places, len(wide))].set(
-      tokens.astype(jnp.int32), mode="drop")
-  length = text.length + jnp.sum(valid, dtype=jnp.int32)
-  kept = jnp.minimum(length, capacity)
-  return Text(jax.lax.dynamic_slice_in_dim(wide, length - kept, capacity), kept)
+  prompt: types.Array | None = None
 
 
 @functools.lru_cache(maxsize=None)
 def reward(lm: types.LanguageModel, capacity: int,
-           left_out: tuple[int, ...] | None = None) -> types.Reward:
-  """Returns the reward that a model gives as its output at the last token.
+           left_out: tuple[int, ...] | None = None,
+           dual: bool = False) -> types.Reward:
+  """Returns the reward that a model gives as its outputs at the last token.
 
   A value costs one forward over the whole buffer: nothing is cached, so that a
-  state is small enough to have one for every candidate.
+  state is small enough to have one for every candidate. A dual encoder reads
+  the prompt once; the value of no continuation is 0.
 
   Args:
-    lm: of a `transformer.Config` with `outputs=1`.
+    lm: of a `transformer.Config` with `outputs=1`, or 2 E.
     capacity: S, how many of the last tokens are read; at most the model's
       length.
     left_out: tokens that are skipped, such as an end-of-text token that the
       reward model has never seen; None for none.
+    dual: whether it is a dual encoder.
 
   Returns:
     A reward without constraints; its parameters are those of the model.
@@ -77,16 +60,37 @@ def reward(lm: types.LanguageModel, capacity: int,
         "model, is needed.")
 
   def init(params, constraint, prompt, length):
-    return advance(params, constraint, empty(capacity), prompt,
+    empty = Text(jnp.zeros(capacity, jnp.int32), jnp.int32(0))
+    read = advance(params, constraint, empty, prompt,
                    jnp.arange(len(prompt)) < length)
+    if not dual:
+      return read
+    outputs = at_end(params, read)
+    return empty.replace(prompt=outputs[:len(outputs) // 2])
 
   def advance(params, constraint, state, tokens, valid):
     del params, constraint
-    return append(state, tokens, valid, left_out)
+    if left_out is not None:
+      valid &= ~jnp.isin(tokens, jnp.asarray(left_out, jnp.int32))
+    places = state.length + jnp.cumsum(valid) - 1
+    wide = jnp.concatenate([state.tokens, jnp.zeros(len(tokens), jnp.int32)])
+    wide = wide.at[jnp.where(valid, places, len(wide))].set(
+        tokens.astype(jnp.int32), mode="drop")
+    length = state.length + jnp.sum(valid, dtype=jnp.int32)
+    kept = jnp.minimum(length, capacity)
+    return state.replace(tokens=jax.lax.dynamic_slice_in_dim(
+        wide, length - kept, capacity), length=kept)
+
+  def at_end(params, state):
+    outputs = language_models.causal_logits(lm, params, state.tokens[None])
+    return outputs[0, state.length - 1].astype(jnp.float32)
 
   def value(params, constraint, state):
     del constraint
-    outputs = language_models.causal_logits(lm, params, state.tokens[None])
-    return outputs[0, state.length - 1, 0].astype(jnp.float32)
+    outputs = at_end(params, state)
+    if not dual:
+      return outputs[0]
+    return jnp.where(state.length > 0, state.prompt @ outputs[
+        len(outputs) // 2:], 0)
 
   return types.Reward(init, advance, value)

@@ -1,7 +1,5 @@
 """The programs of LLM-to-SLM and LUD on untrained models."""
 
-import types
-
 import numpy as np
 import pytest
 
@@ -12,11 +10,9 @@ from experiments.training import run as training_run
 from models import transformer
 
 
-@pytest.fixture(name="flags", autouse=True)
-def _flags(monkeypatch):
-  for name, value in (("PROMPT", 6), ("PROMPTS", 4)):
-    monkeypatch.setattr(prompt_vectors, name,
-                        types.SimpleNamespace(value=value), raising=False)
+@pytest.fixture(name="sizes", autouse=True)
+def _sizes(monkeypatch):
+  monkeypatch.setattr(prompt_vectors, "PROMPT", 6)
   monkeypatch.setattr(prompt_vectors, "_NEW", 8)
 
 
@@ -30,14 +26,15 @@ def prepare(name, folders, tmp_path, start):
       workdir=str(tmp_path / "work"), export=str(tmp_path / "export"),
       windows=(16,), batch_tokens=64, steps=3, warmup_steps=1)
   training_run.check(config)
-  return config, training_run.prepare(config)
+  run = training_run.prepare(config)
+  return config, run, run.data.held_out(4)
 
 
 @pytest.mark.long
 def test_readers_are_compared_after_the_prompt(folders, tmp_path):
-  config, run = prepare("llm_to_slm", folders, tmp_path, folders[1])
-  head, small, more, reader = prompt_vectors.compare_readers(config, run)
-  batch = run.data.held_out(4)
+  config, run, batch = prepare("llm_to_slm", folders, tmp_path, folders[1])
+  head, small, more, reader = prompt_vectors.compare_readers(
+      config, run, batch)
   student, teacher = (
       transformer.causal_logits(transformer.language_model(run.architecture),
                                 params, batch.tokens[:, :-1])[:, 5:]
@@ -52,8 +49,9 @@ def test_readers_are_compared_after_the_prompt(folders, tmp_path):
 
 @pytest.mark.long
 def test_thresholds_are_compared(folders, tmp_path):
-  config, run = prepare("lud", folders, tmp_path, folders[0])
-  head, plain, *lines = prompt_vectors.tune_for_pads(config, run)
+  config, run, batch = prepare("lud", folders, tmp_path, folders[0])
+  head, plain, *lines = prompt_vectors.tune_for_pads(config, run,
+                                                     batch)
   assert head[2] == "tokens a call" and plain[4] == "100"
   rates = [float(line[2].split()[0]) for line in lines]
   # Plain decoding, exact verification, then thresholds from high to low.

@@ -13,7 +13,7 @@ from models import llm_to_slm
 from models import transformer
 from support import tiny_models as tiny
 
-_SIZES = llm_to_slm.Sizes(tiny.OPT, tiny.GEMMA)
+_LARGE, _SMALL = tiny.OPT, tiny.GEMMA
 _V, _METHOD = tiny.LLAMA.vocab_size, dj.methods.rsd_s(2, 2)
 
 
@@ -64,37 +64,36 @@ def test_ids_that_no_row_has():
 
 
 def test_a_projector_of_zeros_leaves_the_small_model():
-  small = tiny.random_model(_SIZES.small)
-  params = llm_to_slm.init(jax.random.key(0), _SIZES, small.params)
-  large = tiny.random_model(_SIZES.large).params
-  ids, own = llm_to_slm.read(_SIZES, params, large, tiny.PROMPTS)
-  model = llm_to_slm.language_model(_SIZES, ids)
+  small = tiny.random_model(_SMALL)
+  params = llm_to_slm.init(jax.random.key(0), _LARGE, small.params)
+  large = tiny.random_model(_LARGE).params
+  ids, own = llm_to_slm.read(_LARGE, large, params, tiny.PROMPTS)
+  model = transformer.with_prompts(_SMALL, ids.size)
   assert written(generate(model, own, ids)) == written(
       generate(*small, tiny.PROMPTS))
 
 
 def test_vectors_are_those_of_the_paper():
   """Control: those of the large model with other parameters."""
-  small = tiny.random_model(_SIZES.small)
-  params = llm_to_slm.init(jax.random.key(0), _SIZES, small.params)
-  shape = params["projector"]["out"]["kernel"].shape
-  params["projector"]["out"]["kernel"] = jax.random.normal(jax.random.key(1),
-                                                           shape)
-  large = tiny.random_model(_SIZES.large).params
-  _, own = llm_to_slm.read(_SIZES, params, large, tiny.PROMPTS)
-  model = transformer.with_features(_SIZES.large, (_SIZES.large.num_layers,))
+  small = tiny.random_model(_SMALL)
+  params = llm_to_slm.init(jax.random.key(0), _LARGE, small.params)
+  params["projector"]["out"] = jax.random.normal(
+      jax.random.key(1), params["projector"]["out"].shape)
+  large = tiny.random_model(_LARGE).params
+  _, own = llm_to_slm.read(_LARGE, large, params, tiny.PROMPTS)
+  model = transformer.with_features(_LARGE, (_LARGE.num_layers,))
   # Whole texts of one row, of which a prompt is the beginning.
   hidden = np.stack([np.concatenate([_last(model, large, row[:n])
                                      for n in range(1, len(row) + 1)])
                      for row in tiny.PROMPTS])
-  first, second = (np.asarray(params["projector"][name]["kernel"])
+  first, second = (np.asarray(params["projector"][name])
                    for name in ("in", "out"))
   expected = np.asarray(small.params["embedding"])[tiny.PROMPTS] + (
       np.maximum(hidden @ first.T, 0) @ second.T)
   found = own["prompts"].reshape(expected.shape)
   np.testing.assert_allclose(found, expected, atol=1e-4)
-  _, other = llm_to_slm.read(_SIZES, params, tiny.random_model(
-      _SIZES.large, seed=4).params, tiny.PROMPTS)
+  _, other = llm_to_slm.read(_LARGE, tiny.random_model(_LARGE, seed=4).params,
+                             params, tiny.PROMPTS)
   assert np.abs(other["prompts"] - own["prompts"]).max() > 0.1
 
 

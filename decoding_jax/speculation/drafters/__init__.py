@@ -7,7 +7,6 @@ from decoding_jax.speculation.drafters.language_model import of_model
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax.speculation.drafters.best_first_trees import best_first
-  from decoding_jax.speculation.drafters.confident_pads import lud
   from decoding_jax.speculation.drafters.copied_spans import copied_or
   from decoding_jax.speculation.drafters.draft_graph import gsd
   from decoding_jax.speculation.drafters.jacobi_window import lookahead
@@ -21,13 +20,13 @@ if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax.speculation.drafters.trigram_table import aded
   from decoding_jax.speculation.drafters.union_of_trees import merged
 
-__all__ = ["aded", "best_first", "copied_or", "gsd", "lookahead", "lud",
-           "masked", "merged", "of_model", "ppd", "prompt_lookup", "propd", "shared",
-           "suffix", "token_recycling"]
+__all__ = ["aded", "best_first", "copied_or", "gsd", "lookahead", "masked",
+           "merged", "of_model", "ppd", "prompt_lookup", "propd", "shared",
+           "suffix",
+           "token_recycling"]
 
 lazy.attach(globals(), {
     "best_first_trees": ("best_first",), "jacobi_window": ("lookahead",),
-    "confident_pads": ("lud",),
     "copied_spans": ("copied_or",), "draft_graph": ("gsd",),
     "masked_places": ("masked",),
     "union_of_trees": ("merged",), "prompt_tokens": ("ppd",),

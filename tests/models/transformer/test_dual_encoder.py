@@ -5,13 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import decoding_jax as dj
 from experiments.data import batches
 from experiments.training import steps
 from models import transformer
-from models.transformer import dual_encoder
+from models.transformer import reward_model
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, outputs=6)
@@ -28,16 +27,17 @@ def product(prefix, suffix):
 def test_values_are_products_of_whole_texts():
   """Whatever the parts are that a text comes in; control: its halves."""
   lm, params = tiny.random_model(_CONFIG)
-  reward = dual_encoder.reward(lm, 3, 4, (12,))
+  reward = reward_model.reward(lm, 4, (12,), dual=True)
   prompt, text = np.array([5, 1, 12, 7, 3, 9]), np.array([2, 8, 12, 6, 4, 4])
   state = reward.init(params, None, prompt, 5)
   assert reward.value(params, None, state) == 0
   for part in np.split(text, [1, 4]):
     state = reward.advance(params, None, state, part, np.ones(len(part), bool))
-  # Of the prompt's five tokens the last three but 12, of the text four.
+  # Of the prompt's first five tokens and of the text, all but 12.
   found = reward.value(params, None, state)
-  np.testing.assert_allclose(found, product([1, 7, 3], [8, 6, 4, 4]), atol=1e-4)
-  assert abs(found - product([8, 6, 4, 4], [1, 7, 3])) > 0.01
+  np.testing.assert_allclose(found, product([5, 1, 7, 3], [8, 6, 4, 4]),
+                             atol=1e-4)
+  assert abs(found - product([8, 6, 4, 4], [5, 1, 7, 3])) > 0.01
 
 
 def test_segments_are_ranked_by_it():
@@ -47,7 +47,7 @@ def test_segments_are_ranked_by_it():
       jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
       method=dj.methods.segment_search(2, 3, 4), target=target.lm,
       target_params=target.params, max_new_tokens=tiny.NEW,
-      reward=dual_encoder.reward(lm, 5, tiny.NEW), reward_params=params)
+      reward=reward_model.reward(lm, tiny.NEW, dual=True), reward_params=params)
   for row, length in enumerate(tiny.LENGTHS):
     text = out.tokens[row, length:length + tiny.NEW].tolist()
     np.testing.assert_allclose(
@@ -71,10 +71,3 @@ def test_the_loss_is_that_of_the_right_continuation_among_all():
   swapped = tokens.copy()
   swapped[:, 3:7], swapped[:, 10:14] = tokens[:, 10:14], tokens[:, 3:7]
   assert abs(loss(swapped) - scores.mean()) > 0.01
-
-
-@pytest.mark.parametrize("sizes, message", [
-    ((0, 4), "prefix_capacity=0"), ((4, 65), "capacity=65: 1 to 64")])
-def test_capacities(sizes, message):
-  with pytest.raises(ValueError, match=message):
-    dual_encoder.reward(tiny.random_model(_CONFIG).lm, *sizes)
