@@ -81,9 +81,9 @@ def test_guesses_are_those_of_a_plain_forward():
     state = step(state)
     guesses, known = map(np.asarray, state.carry)
     for row, length in enumerate(np.asarray(state.length)):
-      found = prompt_tokens.predicted(
-          _PROMPTS, _CONFIG, {}, given["target_params"],
-          state.tokens[row, None, :length - 1], (int(length) - 2,))[0, 0]
+      found = prompt_tokens.with_chains(
+          _PROMPTS, _CONFIG, given["target_params"],
+          state.tokens[row, None, :length - 1], (int(length) - 2,))[1][0, 0]
       order = np.asarray(jnp.argsort(-found, axis=-1))[:, :3]
       np.testing.assert_array_equal(guesses[row, :known[row]],
                                     order[:known[row]])
