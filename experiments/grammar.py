@@ -39,8 +39,7 @@ def main():
   results = compare(config, tasks)
   print(text_tables.plain_table(table(results, tasks)))
   print()
-  for lines in (failures(results, tasks), sets(results, tasks)):
-    print(f"{text_tables.plain_table(lines)}\n")
+  print(text_tables.plain_table(failures(results, tasks)))
   if WORKDIR.value:
     _write(WORKDIR.value, results, tasks)
 
@@ -108,30 +107,6 @@ def failures(results, tasks):
   return [["schemas that fail, by keyword", "schemas", *counts]] + [
       [x, str(times[x]), *(str(counts[name][x]) for name in counts)]
       for x, _ in first.most_common(_SHOWN)]
-
-
-def sets(results, tasks):
-  """Returns the lines of a table of the sets that schemas are from.
-
-  Such as the ten of JSONSchemaBench (arXiv 2501.10868), which the names of
-  MaskBench begin with: how many compile, its declared coverage, and how many of
-  these allow just the valid values, its compliance rate.
-  """
-  by_set = collections.defaultdict(list)
-  for i, task in enumerate(tasks):
-    name, dashes, _ = task.name.partition("---")
-    by_set[name if dashes else name.split("_")[0]].append(i)
-  lines = [["set", "schemas", *(f"{name}: {what}" for name in results for what
-                                in ("compile", "of these pass"))]]
-  for name, members in sorted(by_set.items(), key=lambda x: -len(x[1])):
-    counts = []
-    for found in results.values():
-      compiled = [found[i] for i in members if not found[i].error]
-      passing = sum(x.passes for x in compiled)
-      counts += [f"{len(compiled) / len(members):.2f}",
-                 f"{passing / max(len(compiled), 1):.2f}"]
-    lines.append([name, str(len(members)), *counts])
-  return lines
 
 
 def _tasks(config):

@@ -99,17 +99,10 @@ def _python(config, pair):
   The identifiers are the first ones of the continuation that are common in the
   training modules; prompts without any are left out.
   """
-  tokenizer = pair.tokenizer
-  sizes = (config.prompt_length, config.max_new_tokens)
-  argument_checks.check_budget(*sizes, pair.target, pair.draft)
-  options = {"seed": config.seed, "root": config.corpus or None}
-  count = _SPARE * config.examples
-  prompts = python_corpus.prompts(tokenizer, count, *sizes, **options)
-  rests = python_corpus.references(tokenizer, count, *sizes, **options)
-  references = [tokenizers.decode(tokenizer, rest, prompt)
-                for prompt, rest in zip(prompts, rests)]
-  known = _common(config.common, options["root"]) if config.common else None
-  words = [[word for word in _identifiers(text, tokenizer.decode(prompt))
+  prompts, references = _passages(config, pair, _SPARE * config.examples)
+  known = _common(config.common, config.corpus or None) if (
+      config.common) else None
+  words = [[word for word in _identifiers(text, pair.tokenizer.decode(prompt))
             if known is None or word in known][:config.concepts]
            for prompt, text in zip(prompts, references)]
   chosen = [i for i, found in enumerate(words) if found][:config.examples]
@@ -124,15 +117,21 @@ def _python(config, pair):
 
 def _continuations(config, pair):
   """Loads held-out modules; a dual encoder scores what goes on with them."""
+  longest = max(config.prompt_length, config.max_new_tokens)
+  return Task(*_passages(config, pair, config.examples), None,
+              task_rewards.model(config.reward, pair, longest))
+
+
+def _passages(config, pair, count):
+  """Returns prompts of held-out modules, and the texts that go on with them."""
   sizes = (config.prompt_length, config.max_new_tokens)
   argument_checks.check_budget(*sizes, pair.target, pair.draft)
-  options = {"seed": config.seed, "root": config.corpus or None}
-  prompts, rests = (find(pair.tokenizer, config.examples, *sizes, **options)
+  prompts, rests = (find(pair.tokenizer, count, *sizes, seed=config.seed,
+                         root=config.corpus or None)
                     for find in (python_corpus.prompts,
                                  python_corpus.references))
-  return Task(prompts, [tokenizers.decode(pair.tokenizer, rest, prompt)
-                        for prompt, rest in zip(prompts, rests)], None,
-              task_rewards.model(config.reward, pair, max(sizes)))
+  return prompts, [tokenizers.decode(pair.tokenizer, rest, prompt)
+                   for prompt, rest in zip(prompts, rests)]
 
 
 def _identifiers(text, before=""):
@@ -253,5 +252,5 @@ def _dialogue_encoder(config, tokenizer):
       system * bool(config.system) + dialogues.messages(text))
 
 
-_TASKS = {"python": _python, "continue": _continuations,
-          "commongen": _commongen, "harmless": _harmless, "file": _file}
+_TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,
+          "continue": _continuations, "file": _file}

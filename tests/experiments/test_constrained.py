@@ -1,5 +1,6 @@
 """Tests of `experiments.cdsl` and what it is made of, on a tiny pair."""
 
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -197,6 +198,30 @@ def test_a_reward_model(folders, dialogues, tmp_path):
   assert "| reward |" in summary and "hard, %" not in summary
   assert re.search(r"CDSL against CDLH: reward [+-]0\.\d{3} \[[+-]",
                    constrained_tables.terminal(records))
+
+
+@pytest.mark.long
+def test_continuations_by_a_dual_encoder(folders, tmp_path):
+  """It compares prompt and text; on the host, or as a second one, it cannot."""
+  sizes = dataclasses.replace(checkpoints.architecture(folders[0]),
+                              tie_embeddings=False, outputs=4)
+  folder = str(tmp_path / "dual")
+  checkpoints.save(folder, sizes, tiny.init(jax.random.key(5), sizes),
+                   tokenizers.load(folders[0]))
+  pair = helpers.load_pair(*folders)
+  settings = config(folders, task="continue", reward=folder)
+  task = constrained_tasks.load(settings, pair)
+  assert [len(x) for x in task.prompts] == [8] * 3 and all(task.references)
+  values = [value(task.judge, 0, prompt, rest)
+            for prompt, rest in ((task.prompts[0], [7, 8]),
+                                 (task.prompts[0], [7, 9]),
+                                 (task.prompts[1], [7, 8]))]
+  assert len(set(values)) == 3
+  records, _ = measured(settings, tmp_path / results_store.RESULTS, ("best",))
+  assert len(set(records[0]["reward"])) == 3
+  settings.second_reward = folder
+  with pytest.raises(launch.UserError, match="not of rewards on the host"):
+    constrained_tasks.load(settings, pair)
 
 
 @pytest.mark.long

@@ -52,19 +52,6 @@ def test_what_an_engine_gets_wrong_is_counted():
   assert grammar.failures(results, [task, task])[1] == ["minimum", "2", "2"]
 
 
-def test_schemas_are_counted_by_their_sets():
-  """Of the first half compile, and of these a half pass."""
-  right = grammar_engines.Result("", 1.0, 0, 0, 1, 1.0)
-  wrong, error = right._replace(accepted=1), right._replace(error="oneOf")
-  names = ("Github_easy---a", "Github_easy---b", "Github_easy---c",
-           "Github_easy---d", "BFCL_sql_1", "BFCL_java_2")
-  tasks = [schema_tasks.SchemaTask(name, {}, [], [], ()) for name in names]
-  found = [right, wrong, error, error, right, right]
-  assert grammar.sets({"x": found}, tasks) == [
-      ["set", "schemas", "x: compile", "x: of these pass"],
-      ["Github_easy", "4", "0.50", "0.50"], ["BFCL", "2", "1.00", "1.00"]]
-
-
 def test_files_of_schemas(tmp_path):
   line = json.dumps({"schema": {"format": "date", "not": {"type": "null"}},
                      "tests": [{"data": 1, "valid": True},
