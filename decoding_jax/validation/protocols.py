@@ -69,6 +69,7 @@ _FIELDS = {
                              "slot", "mask"),
         "vocab_size": _integer(1),
         "max_length": _integer(0),
+        "extra_ids": _integer(0),
         "after_prompt": _or_none(_function("params", "cache")),
         "abstract_params": _or_none(_function()),
         "halves": _or_none(_instance(Halves, "a Halves")),
