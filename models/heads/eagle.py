@@ -95,7 +95,7 @@ class Config:
 taps = formats.three_layers
 
 
-class _Eagle(nn.Module):
+class Network(nn.Module):
   """Projection of features, the layer, and the output layer of EAGLE-3."""
   config: Config
   target: Any
@@ -209,18 +209,18 @@ def head(config: Config, target) -> Head:
       config.version == 1 or config.shared_output):
     raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
                      f"{target.dim}, is needed where its output layer is used.")
-  return own_features.of_network(_Eagle, config, target,
+  return own_features.of_network(Network, config, target,
                                  config.num_features or config.version)
 
 
 def unrolled(config: Config, *arguments):
   """Returns what the head predicts, for training: `own_features.unrolled`."""
-  return own_features.unrolled(_Eagle, config, *arguments)
+  return own_features.unrolled(Network, config, *arguments)
 
 
 def rounds(config: Config, *arguments):
   """Does the same, with its features: `own_features.rounds`."""
-  return own_features.rounds(_Eagle, config, *arguments)
+  return own_features.rounds(Network, config, *arguments)
 
 
 def init(key, config: Config, target):
@@ -231,7 +231,7 @@ def init(key, config: Config, target):
     `tokens [draft_vocab]` int32 are the first ones. A shared `output
     [draft_vocab, F]` is random as well, see `target_ends.output_rows`.
   """
-  return own_features.init(_Eagle, key, config, target,
+  return own_features.init(Network, key, config, target,
                            config.num_features or config.version)
 
 
@@ -256,7 +256,7 @@ def _config(folder):
 
 def _config3(folder, prefix):
   fields, tensors = folder.fields, folder.tensors
-  formats.check_only(folder, fields, _ONLY)
+  formats.check_only(folder, fields, ONLY)
   kept = formats.kept(folder, fields.get("eagle_config", {})) or (
       taps(folder.target))
   return Config(
@@ -320,7 +320,7 @@ _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
            "Eagle3Speculator", "Eagle3DraftModel", "Qwen3Eagle3Model")
 _MIDDLE = "midlayer"
 # What changes the computation, and is not computed here unless it is so.
-_ONLY = dict.fromkeys(
+ONLY = dict.fromkeys(
     ("norm_before_fc", "fc_norm", "norm_output", "input_norm"), False)
 FORMAT = formats.Format(
     _config, _names, _fields, architectures=_EAGLE3, holds=_holds,

@@ -53,22 +53,15 @@ def with_chains(config: Config, architecture, params, tokens,
   chains = jnp.broadcast_to(jnp.asarray(np.tile(-1 - order, len(places)),
                                         jnp.int32)[None],
                             (batch, count * len(places)))
-  positions = np.concatenate(
-      [np.arange(length), (places[:, None] + 1 + order).ravel()])
+  positions, mask = training.with_chains(length, places, count)
   size = len(positions)
-  mask = np.zeros((size, size), bool)
-  mask[:length, :length] = np.tri(length, dtype=bool)
-  mask[length:, :length] = np.repeat(
-      np.arange(length) <= places[:, None], count, axis=0)
-  mask[length:, length:] = np.kron(np.eye(len(places), dtype=bool),
-                                   np.tri(count, dtype=bool))
   model = target(config, architecture)
   empty = model.init_cache(batch, 0)
   logits, _ = model.forward(
       params, jnp.concatenate([tokens, chains], axis=1),
-      jnp.broadcast_to(jnp.asarray(positions, jnp.int32)[None], (batch, size)),
+      jnp.broadcast_to(positions, (batch, size)),
       empty, cache_lib.init_block(empty, size), 0,
-      jnp.broadcast_to(mask[None], (batch, size, size)))
+      jnp.broadcast_to(mask, (batch, size, size)))
   return logits[:, :length], logits[:, length:].reshape(
       batch, len(places), count, -1)
 

@@ -15,6 +15,7 @@ from models.heads import eagle
 from models.heads import hydra
 from models.heads import medusa
 from models.heads import mtp
+from models.heads import parallel_eagle
 from support import tiny_models as tiny
 
 TARGET = dataclasses.replace(tiny.LLAMA, vocab_size=4)
@@ -27,6 +28,8 @@ HEADS = {
     "eagle1": (eagle, eagle.Config(LAYER, version=1, bias=True), (_LAST,)),
     "eagle3": (eagle, eagle.Config(LAYER, draft_vocab=3, own_embedding=True),
                (0, 1, 1)),
+    "p-eagle": (parallel_eagle, parallel_eagle.Config(
+        TARGET, depth=3, mask_token=2, draft_vocab=3, num_features=2), _ALL),
     "mtp": (mtp, mtp.Config(mtp.layer_of(TARGET)), (_LAST,)),
     "dflash": (block, block.Config(dataclasses.replace(TARGET, qk_norm=True),
                                    block_size=4, num_features=2), _ALL),

@@ -68,6 +68,29 @@ def from_output_layer(params, target, target_params):
   return jax.tree_util.tree_map_with_path(begun, params)
 
 
+def with_chains(length: int, places, count: int):
+  """Returns how a text and chains of tokens after some of its places attend.
+
+  Args:
+    length: T, of the text, which comes first.
+    places: A places of the text, each of which a chain comes after.
+    count: C, tokens of a chain; it sees the text up to its place, and itself.
+
+  Returns:
+    `[T + A C]` int32 positions, and the mask `[T + A C, T + A C]`.
+  """
+  places, order = np.asarray(places), np.arange(count)
+  positions = np.concatenate(
+      [np.arange(length), (places[:, None] + 1 + order).ravel()])
+  mask = np.zeros((len(positions),) * 2, bool)
+  mask[:length, :length] = np.tri(length, dtype=bool)
+  mask[length:, :length] = np.repeat(
+      np.arange(length) <= places[:, None], count, axis=0)
+  mask[length:, length:] = np.kron(np.eye(len(places), dtype=bool),
+                                   np.tri(count, dtype=bool))
+  return jnp.asarray(positions, jnp.int32), jnp.asarray(mask)
+
+
 def of_pairs(unrolled):
   """Returns `predict` of a head that reads pairs of features and tokens.
 

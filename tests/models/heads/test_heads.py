@@ -84,6 +84,7 @@ _METHODS = {
     "medusa": dj.methods.rsd_c((2, 2)),
     "eagle1": dj.methods.rsd_s(2, 3, verification="traversal"),
     "eagle3": dj.methods.rsd_s(3, 3),
+    "p-eagle": dj.methods.rsd_s(3, 3),
     "mtp": dj.methods.rsd_s(2, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),

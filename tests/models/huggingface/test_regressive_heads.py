@@ -212,3 +212,47 @@ def test_mtp_that_does_not_fit(tmp_path):
     heads.load(folder, tiny.MIXTRAL)
   with pytest.raises(ValueError, match="_proj.bias is missing"):
     heads.load(folder, dataclasses.replace(_TARGET, qkv_bias=True))
+
+
+@pytest.mark.cases(1)
+def test_p_eagle(tmp_path, target):
+  shapes = {"fc.weight": (_DIM, 3 * _DIM), "norm.weight": (_DIM,),
+            "lm_head.weight": (_VOCAB, _DIM), "mask_hidden": (1, 3 * _DIM),
+            "layers.0.input_layernorm.weight": (_DIM,),
+            "layers.0.hidden_norm.weight": (_DIM,),
+            "layers.1.input_layernorm.weight": (_DIM,),
+            **hf.layer("layers.0", 2 * _DIM), **hf.layer("layers.1")}
+  w = hf.drawn(shapes)
+  loaded = heads.load(hf.write(tmp_path / "head", {
+      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
+      "num_hidden_layers": 2, "ptd_token_id": 5}, w), _TARGET)
+  w = {name: np.asarray(x, np.float64) for name, x in w.items()}
+  table = hf.as_numpy(target.params)["embedding"]
+  read = np.concatenate(hf.features(target.params, loaded.kept), -1)
+
+  def logits(drafts):
+    # What has been drafted is not read.
+    count = len(drafts)
+    tokens = np.concatenate([hf.TEXT[1:], [5] * count]).astype(int)
+    features = np.concatenate([read, *[w["mask_hidden"]] * count])
+    x = reference.eagle3(w, "layers.0", table[tokens],
+                         features @ w["fc.weight"].T, hf.SIZES)
+    x += reference.attention(
+        w, "layers.1", reference.rms(
+            x, w["layers.1.input_layernorm.weight"], 1e-6),
+        np.arange(len(x)), reference.causal(len(x)), hf.SIZES)
+    x += reference.feed_forward(w, "layers.1", reference.rms(
+        x, w["layers.1.post_attention_layernorm.weight"], 1e-6))
+    ended = reference.rms(x[-1], w["norm.weight"], 1e-6)
+    return ended @ w["lm_head.weight"].T
+
+  hf.check_chain(hf.drafted(loaded, target.params), logits)
+
+
+@pytest.mark.cases(1)
+def test_p_eagle_without_a_mask_token(tmp_path):
+  folder = hf.write(tmp_path / "head", {
+      **hf.FIELDS, "architectures": ["PEagleDraftModel"]}, hf.drawn(
+          {"mask_hidden": (1, 3 * _DIM)}))
+  with pytest.raises(ValueError, match="ptd_token_id.* names the mask token"):
+    heads.load(folder, _TARGET)

@@ -19,6 +19,7 @@ from models.heads import eagle
 from models.heads import hydra
 from models.heads import medusa
 from models.heads import mtp
+from models.heads import parallel_eagle
 from models.huggingface import heads
 from models.transformer import quantization
 from support import published_heads as hf
@@ -31,6 +32,8 @@ _WRITTEN = {
     "medusa": (medusa, medusa.Config(hf.DEPTH), (1,)),
     "eagle1": (eagle, eagle.Config(_LAYER, version=1), (1,)),
     "eagle3": (eagle, eagle.Config(_LAYER), (0, 0, 1)),
+    "p-eagle": (parallel_eagle, parallel_eagle.Config(
+        _TARGET, depth=hf.DEPTH), (0, 0, 1)),
     "dspark": (block, block.Config(
         dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
         markov_rank=3, from_root=True), (0, 1)),

@@ -1,0 +1,318 @@
+"""P-EAGLE (arXiv 2602.01469): layers of EAGLE-3 that draft a block at once.
+
+The pairs of a text are read as EAGLE-3 reads them. For each token that is to be
+drafted after the first one there is a pair of a mask token and of one trained
+vector in place of the target's features, and all of them go through the layers
+at once. What they say of a position depends on no other drafted token: the
+distribution is a product.
+
+The format was read in vllm's tests of parallel drafting (`mask_hidden`,
+`ptd_token_id`); no published file was at hand.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Array, Block, Cache, Head
+from models.heads import eagle
+from models.heads.parts import assembly
+from models.heads.parts import formats
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+from models.heads.parts import training
+from models.transformer import decoder
+from models.transformer import layers as layers_lib
+from models.transformer import linear_ops
+from models.transformer import quantization
+from models.transformer import views
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """The architecture of the head.
+
+  Attributes:
+    layers: a `transformer.Config` with the sizes of its layers; its vocabulary
+      is not used.
+    depth: tokens that are drafted, at most; files do not say how many.
+    mask_token: token whose embedding stands for what is not known.
+    draft_vocab: tokens that it can draft; 0: all of the target's.
+    own_embedding: whether it has an embedding of its own.
+    norm_before_residual: see `eagle.Config`.
+    num_features: layers of the target that it reads.
+  """
+  layers: Any
+  depth: int = 8
+  mask_token: int = 0
+  draft_vocab: int = 0
+  own_embedding: bool = False
+  norm_before_residual: bool = False
+  num_features: int = 3
+
+  def __post_init__(self):
+    if self.layers.scan_layers:
+      raise ValueError("parallel_eagle needs layers of scan_layers=False.")
+    if self.depth < 1:
+      raise ValueError(f"parallel_eagle depth={self.depth}: at least 1 is "
+                       "needed.")
+
+  @property
+  def first(self) -> eagle.Config:
+    """Of the first layer, which reads pairs, and of the output layer."""
+    return eagle.Config(
+        dataclasses.replace(self.layers, num_layers=1),
+        draft_vocab=self.draft_vocab, num_features=self.num_features,
+        norm_before_residual=self.norm_before_residual)
+
+
+@flax.struct.dataclass
+class _State:
+  """Attributes: `cache` of pairs; `hidden [B, F]` of the last one."""
+  cache: Cache
+  hidden: Array
+
+
+@flax.struct.dataclass
+class _Draft:
+  """Attributes: `logits [B, L, N]` of the positions of a block."""
+  logits: Array
+
+
+class _Network(nn.Module):
+  """The layer of EAGLE-3, and others after it."""
+  config: Config
+  target: Any
+
+  def setup(self):
+    self.first = eagle.Network(self.config.first, self.target)
+    self.rest = decoder.Unrolled(self.config.layers, first=1)
+
+  def __call__(self, embeddings, features, cache, block, seen):
+    """Returns `[B, T, F]` of pairs, and their block."""
+    one, others = slice(0, 1), slice(1, None)
+    x, begun = self.first(embeddings, None, features, _of(cache, one),
+                          _of(block, one), 0, seen[0])
+    x, ended, _ = self.rest(x, _of(cache, others), _of(block, others), 0, seen)
+    return x, Block(begun.keys + ended.keys, begun.values + ended.values)
+
+  def logits(self, x):
+    """Returns `[..., N]`, of the tokens that it can draft."""
+    return self.first.logits(x, None)
+
+
+def _of(kept, chosen):
+  """Returns the keys and values of some layers."""
+  return kept.replace(keys=kept.keys[chosen], values=kept.values[chosen])
+
+
+@functools.lru_cache(maxsize=None)
+def head(config: Config, target) -> Head:
+  """Returns the head; the target keeps the outputs of the layers it reads."""
+  target_ends.check(target)
+  if config.mask_token >= target.vocab_size and not config.own_embedding:
+    raise ValueError(f"parallel_eagle mask_token={config.mask_token}: the "
+                     f"target has the tokens 0 to {target.vocab_size - 1}.")
+  return assembly.head(
+      assembly.Spec(config, target), (_init, _read, _start, _logits),
+      lambda key: init(key, config, target), lambda depth: 1,
+      num_features=config.num_features, depth=config.depth,
+      max_length=config.layers.max_length)
+
+
+def predicted(config: Config, target, params, target_params, features, tokens,
+              anchors: tuple[int, ...]):
+  """Returns what the head predicts after several pairs, for training.
+
+  Args:
+    config, target, params, target_params: see `models.heads`.
+    features: tuple of `[B, T, F]`.
+    tokens: `[B, T]` int32, the token after each.
+    anchors: A pairs, after each of which a block is drafted.
+
+  Returns:
+    `[B, L, A, N]` logits of the L tokens after `tokens` at the anchors.
+  """
+  spec, (batch, length) = assembly.Spec(config, target), tokens.shape
+  count, places = config.depth - 1, np.asarray(anchors)
+  masks = count * len(places)
+  positions, mask = training.with_chains(length, places, count)
+  nothing = prefix_layers.empty_cache(config.layers, batch, 0)
+  hidden, _ = _forward(
+      spec, params, target_params, nothing,
+      jnp.pad(tokens, ((0, 0), (0, masks)), constant_values=config.mask_token),
+      tuple(jnp.concatenate([x, made], axis=1) for x, made in zip(
+          features, _masked(config, params, batch, masks))),
+      jnp.broadcast_to(positions, (batch, len(positions))), mask)
+  later = hidden[:, length:].reshape(batch, len(places), count, -1)
+  return _network(spec, params, jnp.concatenate(
+      [hidden[:, None, places], later.swapaxes(1, 2)], axis=1), method="logits")
+
+
+def _init(spec, batch, slots):
+  layers = spec.config.layers
+  return _State(prefix_layers.empty_cache(layers, batch, slots),
+                jnp.zeros((batch, layers.dim), layers.dtype))
+
+
+def _read(spec, params, target_params, state, features, tokens, count):
+  order = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+  hidden, block = _forward(
+      spec, params, target_params, state.cache, tokens, features,
+      state.cache.length[:, None] + order[None], order[:, None] >= order[None])
+  slots = cache_lib.await_block(jnp.broadcast_to(order, tokens.shape), block)
+  return _State(cache_lib.commit(state.cache, block, slots, count),
+                prefix_layers.newest(hidden, count, state.hidden))
+
+
+def _start(spec, params, target_params, state, root, nodes):
+  del nodes
+  config, batch = spec.config, len(root)
+  order = jnp.arange(config.depth - 1, dtype=jnp.int32)
+  hidden = state.hidden[:, None]
+  if len(order):
+    later, _ = _forward(
+        spec, params, target_params, state.cache,
+        jnp.full((batch, len(order)), config.mask_token, jnp.int32),
+        _masked(config, params, batch, len(order)),
+        state.cache.length[:, None] + order[None],
+        order[:, None] >= order[None])
+    hidden = jnp.concatenate([hidden, later], axis=1)
+  return _Draft(_network(spec, params, hidden, method="logits"))
+
+
+def _logits(spec, params, target_params, state, draft, tree, level, nodes):
+  del target_params, state, tree
+  found = target_ends.spread(
+      spec.target, jax.lax.dynamic_index_in_dim(draft.logits, level, 1),
+      params.get("tokens"))
+  return jnp.broadcast_to(found, (len(found), nodes.width,
+                                  found.shape[-1])), draft
+
+
+def _masked(config, params, batch, count):
+  """Returns what stands for the features of pairs of mask tokens."""
+  whole = linear_ops.lookup(params["mask_hidden"], jnp.zeros(1, jnp.int32))
+  parts = jnp.split(whole.astype(config.layers.dtype), config.num_features,
+                    axis=-1)
+  return tuple(jnp.broadcast_to(x, (batch, count, x.shape[-1])) for x in parts)
+
+
+def _forward(spec, params, target_params, cache, tokens, features, positions,
+             mask):
+  """Goes through the layers; `mask [T, T]` is that of all rows."""
+  config, target = spec
+  embeddings = (
+      linear_ops.lookup(params["embedding"], tokens).astype(config.layers.dtype)
+      if config.own_embedding
+      else target_ends.embed(target, target_params, tokens))
+  seen = views.of(config.layers, cache, positions,
+                  jnp.broadcast_to(mask, (len(tokens), *mask.shape)))
+  return _network(spec, params, embeddings, features, cache,
+                  cache_lib.init_block(cache, tokens.shape[1]), seen)
+
+
+def _network(spec, params, *arguments, **named):
+  return _Network(*spec).apply({"params": params["network"]}, *arguments,
+                               **named)
+
+
+def init(key, config: Config, target):
+  """Returns random parameters.
+
+  Returns:
+    A dict of `network` and `mask_hidden [1, F of all features]`; and
+    `embedding` and `tokens` where the head has its own, see `eagle.init`.
+  """
+  layers = config.layers
+  dtype = jnp.dtype(layers.dtype)
+  features = (jax.ShapeDtypeStruct((1, 1, target.dim), dtype),
+              ) * config.num_features
+  embeddings = (jax.ShapeDtypeStruct((1, 1, layers.dim), dtype)
+                if config.own_embedding else features[0])
+  cache, seen = prefix_layers.abstract_inputs(layers)
+  matrix = quantization.initializer(layers_lib.INIT, layers.weights)
+  params = {
+      "network": _Network(config, target).lazy_init(
+          key, embeddings, features, cache, Block(cache.keys, cache.values),
+          seen)["params"],
+      "mask_hidden": matrix(jax.random.fold_in(key, 2), (
+          1, target.dim * config.num_features), dtype)}
+  if config.own_embedding:
+    params["embedding"] = matrix(jax.random.fold_in(key, 1), (
+        target.vocab_size, layers.dim), dtype)
+  if config.draft_vocab:
+    params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
+  return params
+
+
+def _config(folder):
+  fields = folder.fields
+  formats.check_only(folder, fields, eagle.ONLY)
+  mask = next((fields[name] for name in _MASKS if name in fields), None)
+  if mask is None:
+    raise ValueError(f"'{folder.path}': none of the fields "
+                     f"{', '.join(_MASKS)} names the mask token.")
+  kept = formats.kept(folder, fields.get("eagle_config", {})) or (
+      formats.three_layers(folder.target))
+  return Config(
+      folder.layers(fields.get(formats.LAYER, fields)), mask_token=mask,
+      depth=fields.get("num_speculative_tokens", Config.depth),
+      draft_vocab=formats.draft_vocab(folder, fields),
+      own_embedding=formats.has_rows(folder, "embed_tokens.weight"),
+      norm_before_residual=fields.get("norm_before_residual",
+                                      formats.SPECULATORS in fields),
+      num_features=len(kept)), kept
+
+
+def _names(config, tensors):
+  del tensors
+  names = {"embedding": "embed_tokens.weight", "tokens": formats.OFFSETS,
+           "mask_hidden": "mask_hidden",
+           "network/first/norm/scale": "norm.weight",
+           "network/first/output": "lm_head.weight",
+           **formats.linear("network/first/fc", "fc"),
+           **formats.layer_names("network/first", "layers.0")}
+  for i in range(1, config.layers.num_layers):
+    names |= formats.layer_names(f"network/rest/layer_{i}", f"layers.{i}")
+  return names
+
+
+def _fields(config, kept, dtype):
+  return formats.layer_fields(config.layers, dtype) | {
+      "architectures": [_ARCHITECTURES[0]], "model_type": "llama",
+      _MASKS[0]: config.mask_token, "num_speculative_tokens": config.depth,
+      "eagle_aux_hidden_state_layer_ids": [i + 1 for i in kept],
+      "norm_before_residual": config.norm_before_residual,
+      "draft_vocab_size": config.draft_vocab}
+
+
+def _predict(config, target, params, target_params, features, tokens, depth):
+  tokens = tokens[:, 1:]
+  anchors = tuple(range(training.STRIDE - 1, tokens.shape[1],
+                        training.STRIDE))
+  found = predicted(config, target, params, target_params, features, tokens,
+                    anchors)
+  return found, np.asarray(anchors)[None] + 1 + np.arange(depth)[:, None]
+
+
+_ARCHITECTURES = ("PEagleDraftModel", "PEagleSpeculator")
+_MASKS = ("ptd_token_id", "pard_token", "mask_token_id")
+FORMAT = formats.Format(
+    _config, _names, _fields, field=_MASKS[0], architectures=_ARCHITECTURES,
+    known={**dict.fromkeys(_MASKS, formats.Field(int, 0, 1 << 24)),
+           "num_speculative_tokens": formats.COUNT,
+           "norm_before_residual": formats.FLAG, "eagle_config": {}})
+KINDS = {"p-eagle": training.Kind(
+    lambda target, depth: Config(dataclasses.replace(
+        formats.layer_of(target), tie_embeddings=False), depth),
+    _predict, formats.three_layers,
+    limited=lambda config, count: dataclasses.replace(
+        config, draft_vocab=count))}
