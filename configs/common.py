@@ -2,7 +2,7 @@
 
 # Heads that are trained alike for a comparison, as `head` of configs/train.py.
 HEADS = ("medusa", "hydra", "hydra++", "clover1", "clover", "chimera", "eagle",
-         "fspad", "mtp", "eagle3", "dflash", "dspark")
+         "fspad", "mtp", "eagle3", "p-eagle", "dflash", "dspark")
 
 
 def check_preset(name, known):

@@ -45,6 +45,7 @@ class Config:
     depth: tokens that are drafted, at most; files do not say how many.
     mask_token: token whose embedding stands for what is not known.
     draft_vocab: tokens that it can draft; 0: all of the target's.
+    shared_output: see `eagle.Config`.
     own_embedding: whether it has an embedding of its own.
     norm_before_residual: see `eagle.Config`.
     num_features: layers of the target that it reads.
@@ -53,6 +54,7 @@ class Config:
   depth: int = 8
   mask_token: int = 0
   draft_vocab: int = 0
+  shared_output: bool = False
   own_embedding: bool = False
   norm_before_residual: bool = False
   num_features: int = 3
@@ -69,8 +71,9 @@ class Config:
     """Of the first layer, which reads pairs, and of the output layer."""
     return eagle.Config(
         dataclasses.replace(self.layers, num_layers=1),
-        draft_vocab=self.draft_vocab, num_features=self.num_features,
-        norm_before_residual=self.norm_before_residual)
+        draft_vocab=self.draft_vocab, shared_output=self.shared_output,
+        norm_before_residual=self.norm_before_residual,
+        num_features=self.num_features)
 
 
 @flax.struct.dataclass
@@ -103,9 +106,9 @@ class _Network(nn.Module):
     x, ended, _ = self.rest(x, _of(cache, others), _of(block, others), 0, seen)
     return x, Block(begun.keys + ended.keys, begun.values + ended.values)
 
-  def logits(self, x):
+  def logits(self, x, shared):
     """Returns `[..., N]`, of the tokens that it can draft."""
-    return self.first.logits(x, None)
+    return self.first.logits(x, shared)
 
 
 def _of(kept, chosen):
@@ -153,7 +156,8 @@ def predicted(config: Config, target, params, target_params, features, tokens,
       jnp.broadcast_to(positions, (batch, len(positions))), mask)
   later = hidden[:, length:].reshape(batch, len(places), count, -1)
   return _network(spec, params, jnp.concatenate(
-      [hidden[:, None, places], later.swapaxes(1, 2)], axis=1), method="logits")
+      [hidden[:, None, places], later.swapaxes(1, 2)], axis=1),
+                  params.get("output"), method="logits")
 
 
 def _init(spec, batch, slots):
@@ -185,7 +189,8 @@ def _start(spec, params, target_params, state, root, nodes):
         state.cache.length[:, None] + order[None],
         order[:, None] >= order[None])
     hidden = jnp.concatenate([hidden, later], axis=1)
-  return _Draft(_network(spec, params, hidden, method="logits"))
+  return _Draft(_network(spec, params, hidden, params.get("output"),
+                         method="logits"))
 
 
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
@@ -229,7 +234,7 @@ def init(key, config: Config, target):
 
   Returns:
     A dict of `network` and `mask_hidden [1, F of all features]`; and
-    `embedding` and `tokens` where the head has its own, see `eagle.init`.
+    `embedding`, `tokens` and `output` as of `eagle.init`.
   """
   layers = config.layers
   dtype = jnp.dtype(layers.dtype)
@@ -250,11 +255,14 @@ def init(key, config: Config, target):
         target.vocab_size, layers.dim), dtype)
   if config.draft_vocab:
     params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
+  if config.shared_output:
+    params["output"] = matrix(jax.random.fold_in(key, 3), (
+        config.draft_vocab, layers.dim), dtype)
   return params
 
 
 def _config(folder):
-  fields = folder.fields
+  fields, tensors = folder.fields, folder.tensors
   formats.check_only(folder, fields, eagle.ONLY)
   mask = next((fields[name] for name in _MASKS if name in fields), None)
   if mask is None:
@@ -266,6 +274,8 @@ def _config(folder):
       folder.layers(fields.get(formats.LAYER, fields)), mask_token=mask,
       depth=fields.get("num_speculative_tokens", Config.depth),
       draft_vocab=formats.draft_vocab(folder, fields),
+      shared_output=(formats.OFFSETS in tensors
+                     and "lm_head.weight" not in tensors),
       own_embedding=formats.has_rows(folder, "embed_tokens.weight"),
       norm_before_residual=fields.get("norm_before_residual",
                                       formats.SPECULATORS in fields),
@@ -315,4 +325,5 @@ KINDS = {"p-eagle": training.Kind(
         formats.layer_of(target), tie_embeddings=False), depth),
     _predict, formats.three_layers,
     limited=lambda config, count: dataclasses.replace(
-        config, draft_vocab=count))}
+        config, draft_vocab=count, shared_output=True),
+    begin=training.from_output_layer)}

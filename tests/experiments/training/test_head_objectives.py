@@ -171,7 +171,7 @@ def test_output_layers_begin_as_the_target_s(name):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("name", ["eagle3", "dflash", "dspark"])
+@pytest.mark.parametrize("name", ["eagle3", "p-eagle", "dflash", "dspark"])
 def test_a_draft_vocabulary(name):
   """Training compares what can be drafted; metrics are of all tokens."""
   tokens_ = np.array([0, 2, 3, 5, 9], np.int32)
