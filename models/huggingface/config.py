@@ -20,6 +20,7 @@ from models.huggingface import block_scales
 from models.huggingface import config_fields
 from models.huggingface import deepseek
 from models.huggingface import gemma
+from models.huggingface import granite_hybrid
 from models.huggingface import llama
 from models.huggingface import masked
 from models.huggingface import neox
@@ -42,6 +43,7 @@ ARCHITECTURES = {
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
+    granite_hybrid.FAMILY: "GraniteMoeHybridForCausalLM",
     qwen3_next.NEXT: "Qwen3NextForCausalLM",
     qwen3_next.DENSE: "Qwen3_5ForCausalLM",
     qwen3_next.WHOLE: "Qwen3_5ForConditionalGeneration",
@@ -114,13 +116,14 @@ _DEFAULTS = {
     **dict.fromkeys(("qwen3_moe", "smollm3"), {_LENGTH: 32768, _KEY_HEADS: 4}),
     "gemma": {_LENGTH: 8192, _KEY_HEADS: 16}, "gemma2": _GEMMA_2,
     "gemma3_text": {**_GEMMA_2, _LENGTH: 131072}, "gpt2": {"n_positions": 1024},
-    **qwen3_next.DEFAULTS}
+    **qwen3_next.DEFAULTS, granite_hybrid.FAMILY: granite_hybrid.DEFAULTS}
 _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
             "starcoder2": neox.parse, qwen3_next.NEXT: qwen3_next.parse,
             qwen3_next.DENSE: qwen3_next.parse, masked.LLADA: masked.parse,
             masked.DREAM: masked.parse,
+            granite_hybrid.FAMILY: granite_hybrid.parse,
             **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
 
 
@@ -245,7 +248,8 @@ def _own_fields(config):
   if config.positions == "learned":
     return opt.own_fields(config)
   if config.linear_key_heads:
-    return qwen3_next.own_fields(config)
+    return (qwen3_next if config.linear_layer == "delta"
+            else granite_hybrid).own_fields(config)
   if config.latent_dim:
     return deepseek.own_fields(config)
   if config.norm == "rms_plus_one":

@@ -49,6 +49,9 @@ FIELDS = {
     "linear_key_head_dim": _HEAD_DIM, "linear_value_head_dim": _HEAD_DIM,
     "linear_conv_kernel_dim": _Field(int, 2, 64),
     "full_attention_interval": _Field(int, 2, _LAYERS.most),
+    "mamba_n_groups": _HEADS, "mamba_n_heads": _HEADS,
+    "mamba_d_state": _HEAD_DIM, "mamba_d_conv": _Field(int, 2, 64),
+    "mamba_expand": _Field(int, 1, 64), "shared_intermediate_size": _WIDTH,
     "num_experts_per_tok": _EXPERTS, "n_routed_experts": _EXPERTS,
     "n_shared_experts": _EXPERTS._replace(least=0), "n_group": _EXPERTS,
     "topk_group": _EXPERTS, "routed_scaling_factor": _SCALE,
@@ -123,6 +126,8 @@ ARCHITECTURE = {
     "attention_softcap": _CAP, "logit_softcap": _CAP,
     "window": _LENGTH._replace(least=0),
     "full_every": _Field(int, 0, _LAYERS.most + 1),
+    "attention_layers": _LAYER_LIST._replace(
+        items=_Field(int, 0, _LAYERS.most)),
     "rope_part": _PART, "rope_theta": _THETA,
     "rope_local_theta": _THETA._replace(least=0), "rope_factor": _FACTOR,
     "rope_low_turns": _TURNS, "rope_high_turns": _TURNS,

@@ -141,7 +141,7 @@ def _qwen2_moe_fields(config):
           "qkv_bias": config.bias or config.qkv_bias}
 
 
-def _granite(fields, found):
+def granite_factors(fields, found):
   """Reads factors; scores have one instead of the root of the channels."""
   names = {"attention_multiplier": "query_scalar", **_FACTORS}
   factors = {ours: _take(fields, theirs, 1.0)
@@ -151,7 +151,7 @@ def _granite(fields, found):
           "query_scalar": 0 if scalar == found["head_dim"] else scalar}
 
 
-def _granite_fields(config):
+def granite_fields(config):
   scalar = config.query_scalar or config.head_dim
   return {"attention_multiplier": scalar**-0.5,
           **{theirs: getattr(config, ours)
@@ -356,8 +356,8 @@ FAMILIES = {
         lambda config: not config.rope_full and config.full_every,
         tied=True, theta=2000000.0, biases=_BIASES, windows=_SWITCHED,
         read=_smollm3, write=_smollm3_fields),
-    "granite": Family(_has_factors, biases=_BIASES, read=_granite,
-                      write=_granite_fields),
+    "granite": Family(_has_factors, biases=_BIASES, read=granite_factors,
+                      write=granite_fields),
     "qwen2": Family(
         lambda config: config.qkv_bias and not config.out_bias,
         fixed={"qkv_bias": True}, windows=_SWITCHED),

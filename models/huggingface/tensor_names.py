@@ -17,6 +17,7 @@ import numpy as np
 
 from models.huggingface import config as hf_config
 from models.huggingface import deepseek
+from models.huggingface import granite_hybrid
 from models.huggingface import llama
 from models.huggingface import masked
 from models.huggingface import qwen3_next
@@ -97,10 +98,12 @@ _TABLES = {
     "gpt2": _GPT_2, "gpt_neox": _NEOX, "starcoder2": _STARCODER_2,
     qwen3_next.NEXT: {**_LLAMA, **llama.EXPERT_NAMES, **qwen3_next.NAMES},
     qwen3_next.DENSE: {**_LLAMA, **qwen3_next.NAMES_3_5},
+    granite_hybrid.FAMILY: {**_LLAMA, **granite_hybrid.NAMES},
     **{name: {**_LLAMA, **family.names}
        for name, family in llama.FAMILIES.items()}}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias",
-          **qwen3_next.KINDS, "correction": deepseek.CORRECTION}
+          **qwen3_next.KINDS, **granite_hybrid.KINDS,
+          "correction": deepseek.CORRECTION}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
@@ -213,8 +216,9 @@ def places(config, name) -> list[TensorSlice]:
     place = place._replace(part=_FUSED.index(path[-1]), sizes=(1, 1, 1),
                            groups=config.num_heads if family == "gpt_neox"
                            else 1)
-  if family in (qwen3_next.NEXT, qwen3_next.DENSE):
-    sizes, groups, part = qwen3_next.part_of(config, [*path[2:], kind])
+  if config.linear_key_heads:
+    own = granite_hybrid if family == granite_hybrid.FAMILY else qwen3_next
+    sizes, groups, part = own.part_of(config, [*path[2:], kind])
     place = place._replace(part=part, sizes=sizes, groups=groups)
   layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])

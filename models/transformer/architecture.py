@@ -16,7 +16,8 @@ the layers, and projections around them. GPT-2: the same with GELU. StarCoder2:
 the same with rotary positions. GPT-NeoX: rotary positions for a part of the
 channels, attention and feed-forward layer in parallel.
 Qwen3-Next and Qwen3.5: gated delta layers, which have a state, and every few
-layers attention, whose output has a gate; norms as Gemma's.
+layers attention, whose output has a gate; norms as Gemma's. Granite 4.0 H:
+Mamba-2 layers, and a few of attention without positions.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ from models.transformer import layers
 from models.transformer import quantization
 from models.transformer import rope
 
-_POSITIONS = ("rope", "learned")
+_POSITIONS = ("rope", "learned", "none")
+_LINEAR_LAYERS = ("delta", "mamba2")
 _ROUTERS = ("softmax", "sigmoid")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -65,7 +67,7 @@ class Config:
     dense_dim: width of their feed-forward layer.
     max_length: positions; the size of the table if they are learned.
     norm: "rms", "rms_plus_one" (scales are stored less one) or "layer".
-    positions: "rope" or "learned".
+    positions: "rope", "learned" or "none".
     feed_forward: "swiglu" or "geglu", which are gated; "relu"; "gelu" (its tanh
       approximation, as in "geglu") or "erf_gelu" (exact).
     bias: whether all projections have biases; else the next three decide.
@@ -79,9 +81,11 @@ class Config:
     joint_qk_norm: whether all query heads together are, and all key heads.
     attention_gate: whether the outputs of attention are multiplied by the
       sigmoid of a projection.
-    linear_key_heads: heads of queries and keys of gated delta layers, see
-      `gated_delta`, which are all but those of `full_every`; 0: all layers have
-      attention. The next four are of these layers.
+    linear_layer: "delta" or "mamba2", see `gated_delta` and `mamba2`: layers
+      with a state, which are all but those of `full_every` and
+      `attention_layers`. The next five are of these layers.
+    linear_key_heads: heads of queries and keys; of Mamba-2 groups. 0: all
+      layers have attention.
     linear_value_heads: heads of values; a multiple of `linear_key_heads`.
     linear_key_dim, linear_value_dim: channels of a head.
     linear_conv: tokens that their convolutions see.
@@ -104,7 +108,9 @@ class Config:
     window: positions that a token attends to, itself included; 0: all. Caches
       hold the others too.
     full_every: every so many layers, the last one attends to all positions, in
-      spite of the window or of gated delta layers; 0: none does.
+      spite of the window or of layers with a state; 0: none does.
+    attention_layers: numbers of other layers that have attention among layers
+      with a state.
     rope_full: whether queries and keys of these layers are rotated.
     rope_interleaved: whether channels 2 i and 2 i + 1 are rotated together, of
       latent attention; else i and i + half of them.
@@ -168,6 +174,7 @@ class Config:
   qk_norm: bool = False
   joint_qk_norm: bool = False
   attention_gate: bool = False
+  linear_layer: str = "delta"
   linear_key_heads: int = 0
   linear_value_heads: int = 0
   linear_key_dim: int = 0
@@ -186,6 +193,7 @@ class Config:
   logit_softcap: float = 0.0
   window: int = 0
   full_every: int = 0
+  attention_layers: tuple[int, ...] = ()
   rope_full: bool = True
   rope_interleaved: bool = False
   rope_part: float = 1.0
@@ -208,6 +216,7 @@ class Config:
     for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
                            ("feed_forward", layers.FEED_FORWARDS),
                            ("rope_scaling", rope.KINDS), ("router", _ROUTERS),
+                           ("linear_layer", _LINEAR_LAYERS),
                            ("dtype", DTYPES),
                            ("weights", quantization.WEIGHTS)):
       if getattr(self, field) not in allowed:
@@ -323,7 +332,7 @@ def _check_latent(config):
 
 
 def _check_linear(config):
-  """Raises ValueError unless gated delta layers can be as a config has them."""
+  """Raises ValueError unless layers with a state can be as a config has them."""
   if not (config.linear_value_heads > 0 and config.linear_conv > 1
           and not config.linear_value_heads % config.linear_key_heads
           and config.linear_key_dim > 0 and config.linear_value_dim > 0):

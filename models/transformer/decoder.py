@@ -15,10 +15,16 @@ from models.transformer import gated_delta
 from models.transformer import layer_stack
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import mamba2
 from models.transformer import moe
 from models.transformer import parameters
 from models.transformer import quantization
+from models.transformer import recurrence
 from models.transformer import views as views_lib
+
+# What layers have instead of attention, and its name among parameters.
+_MIXERS = {"delta": (gated_delta.GatedDelta, "delta"),
+           "mamba2": (mamba2.Mamba2, "mamba")}
 
 
 class Decoder(nn.Module):
@@ -113,7 +119,7 @@ class Unrolled(nn.Module):
     states = ()
     if cache.states:
       # With one view it is both the first and the last.
-      states = (gated_delta.view(self.config, views[-1].block), list(zip(
+      states = (recurrence.view(self.config, views[-1].block), list(zip(
           cache_lib.begun_states(cache), block.features[types.UPDATES])))
     x, block, outputs = _unrolled(self, x, list(zip(
         *views_lib.kv_of_layers(cache, block))), slot, views, states)
@@ -136,13 +142,13 @@ def _unrolled(module, x, kv, slot, views, states=()):
   """
   view, own_states = states or (None, ())
   old, olds, fresh, updates, outputs = iter(kv), iter(own_states), [], [], []
-  kinds = zip(gated_delta.recurrent(module.config),
+  kinds = zip(recurrence.recurrent(module.config),
               views_lib.narrow(module.config))
   numbers = range(module.first, module.first + len(kv) + len(own_states))
   for i, (recurrent, narrow) in zip(numbers, list(kinds)[module.first:]):
     # With one view it is both the first and the last.
     layer_kv, seen, mixer, found = (
-        (next(olds), view, gated_delta.MIXER, updates) if recurrent else
+        (next(olds), view, _MIXERS[module.config.linear_layer], updates) if recurrent else
         (next(old), views[-1 if narrow else 0], None, fresh))
     arguments = x, layer_kv, None, slot, (seen,)
     name, own = f"layer_{i}", module.config.of_layer(i)

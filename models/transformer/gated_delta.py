@@ -1,113 +1,28 @@
-"""Gated delta layers: a state instead of keys and values, through draft trees.
+"""Gated delta layers, as in Qwen3-Next: see `recurrence` for states and trees.
 
-Yang et al. 2024, "Gated Delta Networks" (arXiv 2412.06464), as in Qwen3-Next.
-A head has a state `S [C, V]`; a token with key k, value v, decay g <= 0 and
-rate b continues that of the token before it, S':
+Yang et al. 2024, "Gated Delta Networks" (arXiv 2412.06464). With key k, value v
+and rate b, a token changes the state S' of the token before it by
 
-    d = b (v - exp(g) S'^T k)       S = exp(g) S' + k d^T       output S^T q
+    d = b (v - exp(g) S'^T k)       S = exp(g) S' + k d^T
 
-In a tree each node continues its parent's state. No node keeps one: a state is
-2 MiB in a layer of Qwen3-Next, and what a token changes, (g, k, d), is 24 KiB.
-With S0 of the committed prefix, and G(i, j) the sum of g over the nodes after
-j as far as i, the state of node i is
-
-    exp(G(i, root)) S0 + sum over j, ancestors of i and i, exp(G(i, j)) kj dj^T
-
-so that the d of all nodes solve one triangular system, as those of a chunk do
-in the paper (section 3.3), with the mask of the tree in place of the causal
-one. This is exact, in one forward or level by level, and a commit adds the
-changes of the accepted path to S0. (STree, arXiv 2505.14969, does so for
-diagonal transitions, where no system has to be solved.)
-
-Before that, query, key and value each go through a causal convolution over the
-newest few tokens of a node's text. Their inputs are kept too.
+so that the changes of all nodes solve one triangular system, as those of a
+chunk do in the paper (section 3.3), with the mask of the tree in place of the
+causal one.
 """
 
 import dataclasses
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import types
-from decoding_jax.kernels import buffers
 from models.transformer import layers
 from models.transformer import parameters
-from models.transformer import quantization
+from models.transformer import recurrence
 
-_LINEAR = parameters.LINEAR
 # Added to squared lengths of queries and keys.
 _EPS = 1e-6
-# Products are of float32: errors of a state stay in it.
-_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-
-
-class View(NamedTuple):
-  """What the fresh tokens see of the text in a layer with a state.
-
-  Attributes:
-    mask: `[B, T, N]`, itself and its ancestors in the block.
-    newest: `[B, T, K]` int32, the newest K tokens of its text in order: indices
-      into the K - 1 of the cache and the N of the block.
-  """
-  mask: types.Array
-  newest: types.Array
-
-
-def recurrent(config) -> list[bool]:
-  """Returns for each layer whether it has a state instead of attention."""
-  every = config.full_every or config.num_layers + 1
-  return [config.linear_key_heads > 0 and (i + 1) % every > 0
-          for i in range(config.num_layers)]
-
-
-def view(config, mask) -> View:
-  """Returns what such layers see, of the mask `[B, T, N]` of a forward."""
-  taps = config.linear_conv
-  seen = jnp.pad(mask, [(0, 0), (0, 0), (taps - 1, 0)], constant_values=True)
-  later = _suffix_sums(seen.astype(jnp.int32), 2) - seen
-  newest = seen[None] & (
-      later[None] == jnp.arange(taps)[::-1, None, None, None])
-  return View(mask, jnp.moveaxis(jnp.argmax(newest, axis=-1), 0, -1))
-
-
-def init_states(config, batch: int) -> types.States | None:
-  """Returns the states of an empty text; None of a model without such layers.
-
-  Args:
-    config: the architecture.
-    batch: B.
-
-  Returns:
-    Of each such layer the last K - 1 inputs of its convolutions, and the state
-    `[B, H, R, C, V]` float32 of R value heads for each of H key heads.
-  """
-  count, heads = sum(recurrent(config)), config.linear_key_heads
-  if not count:
-    return None
-  per, dtype = config.linear_value_heads // heads, jnp.dtype(config.dtype)
-
-  def inputs(slots):
-    return {name: jnp.zeros((batch, slots, width), dtype)
-            for name, width in _widths(config).items()}
-
-  ours = lambda *shape: jnp.zeros((batch, *shape), jnp.float32)
-  state = {"inputs": inputs(config.linear_conv - 1), "state": ours(
-      heads, per, config.linear_key_dim, config.linear_value_dim)}
-  empty = {"inputs": inputs(0), "decay": ours(0, heads, per),
-           "key": ours(0, heads, config.linear_key_dim),
-           "change": ours(0, heads, per, config.linear_value_dim)}
-  return types.States((state,) * count, (empty,) * count, _advance)
-
-
-def first(states: types.States | None, config) -> types.States | None:
-  """Returns the states of the first layers of a model, as a config has them."""
-  count = sum(recurrent(config))
-  return states and states.replace(
-      arrays=states.arrays[:count],
-      empty=states.empty[:count]) if count else None
 
 
 class GatedDelta(nn.Module):
@@ -120,175 +35,33 @@ class GatedDelta(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      states: of `init_states`, of this layer.
+      states: of `recurrence.init_states`, of this layer.
       updates: of N slots of the block.
       slot: where in the block the first fresh token goes; its ancestors are in
         slots before it.
-      view: a `View`.
+      view: a `recurrence.View`.
 
     Returns:
       `[B, T, F]`, and the updates with those of the fresh tokens.
     """
     cfg = self.config
-    heads = (*x.shape[:2], cfg.linear_key_heads)
-    widths = {**_widths(cfg), "gate": cfg.linear_value_heads *
-              cfg.linear_value_dim}
-    linear = functools.partial(layers.Linear, bias=False, weights=cfg.weights,
-                               dtype=jnp.dtype(cfg.dtype))
-    *mixed, gate = layers.project(
-        [linear(width, axes=(_LINEAR, None), name=name)
-         for name, width in widths.items()], x)
-    # Small, and quantised as little as the router of experts.
-    rate, decay = layers.project(
-        [linear(cfg.linear_value_heads, weights=quantization.DTYPE,
-                axes=(_LINEAR, None), name=name)
-         for name in ("rate", "decay")], x)
-    inputs, mixed = self._convolved(mixed, states, updates, slot, view)
-    query, key, value = (y.astype(jnp.float32).reshape(*heads, *tail)
-                         for y, tail in zip(mixed, (
-                             (-1,), (-1,), (-1, cfg.linear_value_dim))))
-    rate = nn.sigmoid(rate).astype(jnp.float32).reshape(*heads, -1)
-    fresh = _Fresh(_unit(query) * cfg.linear_key_dim**-0.5, _unit(key), value,
-                   self._decays(decay).reshape(*heads, -1), rate)
-    y, updates = _scan(fresh, states["state"], updates, slot, view.mask)
-    own = dataclasses.replace(cfg, norm="rms")
-    y = layers.RMSNorm(own, name="norm")(y.astype(x.dtype))
-    y = y.reshape(gate.shape).astype(jnp.float32)
-    y = (y * nn.silu(gate.astype(jnp.float32))).astype(x.dtype)
-    return linear(cfg.dim, axes=(None, _LINEAR), name="out")(y), {
-        **updates, "inputs": inputs}
-
-  def _convolved(self, mixed, states, updates, slot, view):
-    """Returns inputs of the block, and what the convolutions make of them."""
-    taps, dtype = self.config.linear_conv, jnp.dtype(self.config.dtype)
-    kept, outputs = {}, []
-    for name, fresh in zip(_widths(self.config), mixed):
-      kernel = parameters.declare(
-          self, f"{name}_conv", layers.INIT, (fresh.shape[-1], 1, taps), dtype,
-          (_LINEAR, None, None))
-      kept[name] = _write(updates["inputs"][name], fresh, slot)
-      text = jnp.concatenate([states["inputs"][name], kept[name]], axis=1)
-      newest = buffers.take_along(
-          text, view.newest.reshape(len(fresh), -1, 1), axis=1)
-      y = _einsum("btkf,fk->btf", newest.reshape(
-          *view.newest.shape, -1).astype(jnp.float32),
-                  kernel[:, 0].astype(jnp.float32)).astype(fresh.dtype)
-      outputs.append(nn.silu(y.astype(jnp.float32)).astype(fresh.dtype))
-    return kept, outputs
-
-  def _decays(self, x):
-    """Returns g, the logarithm of decays, of `[B, T, heads]`; float32."""
-    bias, rate = (
-        parameters.declare(self, name, nn.initializers.zeros, x.shape[-1:],
-                           jnp.dtype(self.config.dtype), (_LINEAR,))
-        for name in ("dt_bias", "A_log"))
-    return -jnp.exp(rate.astype(jnp.float32))[None, None] * nn.softplus(
-        x.astype(jnp.float32) + bias[None, None])
-
-
-MIXER = GatedDelta, "delta"
-
-
-class _Fresh(NamedTuple):
-  """Attributes: `query`, `key [B, T, H, C]`, `value [B, T, H, R, V]`, `decay`
-  (g) and `rate [B, T, H, R]`; float32."""
-  query: types.Array
-  key: types.Array
-  value: types.Array
-  decay: types.Array
-  rate: types.Array
-
-
-def _scan(fresh: _Fresh, state, updates, slot, mask):
-  """Returns outputs `[B, T, H, R, V]`, and the updates of the block.
-
-  Args:
-    fresh: of T tokens.
-    state: `[B, H, R, C, V]`, of the committed prefix.
-    updates: of N slots.
-    slot: of the first fresh token.
-    mask: `[B, T, N]`, itself and its ancestors.
-  """
-  keys = _write(updates["key"], fresh.key, slot)
-  decays = _write(updates["decay"], fresh.decay, slot)
-  # Fresh ones are not known yet, and are left out of the first sums.
-  changes = _write(updates["change"], jnp.zeros_like(fresh.value), slot)
-  mask = mask[:, None, None]  # [B, 1, 1, T, N]
-  sums = _suffix_sums(jnp.where(
-      mask, decays.transpose(0, 2, 3, 1)[:, :, :, None], 0), -1)
-  since = jnp.where(mask, jnp.exp(_after(sums, -1)), 0)
-  whole = jnp.exp(sums[..., :1])
-
-  def read(x):
-    """Returns weights of the block, and what the state has, for each token."""
-    scores = _einsum("bthc,bnhc->bhtn", x, keys)[:, :, None] * since
-    return scores, whole * _einsum("bthc,bhrcv->bhrtv", x, state)
-
-  weigh = functools.partial(_einsum, "bhrtn,bnhrv->bhrtv")
-  scores, known = read(fresh.key)
-  rate = fresh.rate.transpose(0, 2, 3, 1)[..., None]
-  found = rate * (fresh.value.transpose(0, 2, 3, 1, 4) - known -
-                  weigh(scores, changes))
-  count = fresh.key.shape[1]
-  if count > 1:
-    # What lies above the diagonal is not read, nor is the diagonal of ones.
-    found = jax.lax.linalg.triangular_solve(
-        rate * jax.lax.dynamic_slice_in_dim(scores, slot, count, 4), found,
-        left_side=True, lower=True, unit_diagonal=True)
-  changes = _write(changes, found.transpose(0, 3, 1, 2, 4), slot)
-  scores, known = read(fresh.query)
-  y = known + weigh(scores, changes)
-  return y.transpose(0, 3, 1, 2, 4), {
-      "decay": decays, "key": keys, "change": changes}
-
-
-def _advance(states, updates, count):
-  """See `types.States`: adds the changes of the first tokens of a path."""
-  return tuple(_advance_layer(count, *layer) for layer in zip(states, updates))
-
-
-def _advance_layer(count, state, update):
-  counts = jnp.arange(update["decay"].shape[1])[None] < count[:, None]
-  counts = counts[..., None, None]
-  sums = _suffix_sums(jnp.where(counts, update["decay"], 0), 1)
-  since = jnp.where(counts, jnp.exp(_after(sums, 1)), 0)
-  added = _einsum("bkhc,bkhr,bkhrv->bhrcv", update["key"], since,
-                  update["change"])
-
-  def newest(old, fresh):
-    row = lambda text, start: jax.lax.dynamic_slice_in_dim(
-        text, start, old.shape[1])
-    return jax.vmap(row)(jnp.concatenate([old, fresh], axis=1), count)
-
-  kept = jnp.exp(sums[:, 0])[..., None, None] * state["state"]
-  return {"inputs": jax.tree.map(newest, state["inputs"], update["inputs"]),
-          "state": kept + added}
-
-
-def _widths(config):
-  """Returns channels of the convolutions, by name."""
-  keys = config.linear_key_heads * config.linear_key_dim
-  return {"query": keys, "key": keys,
-          "value": config.linear_value_heads * config.linear_value_dim}
+    own = recurrence.project(self, x, states, updates, slot, view,
+                             small=("rate", "decay"))
+    rate, decay = own.small
+    fresh = recurrence.Fresh(
+        _unit(own.query) * cfg.linear_key_dim**-0.5, _unit(own.key), own.value,
+        recurrence.time_steps(self, decay)[0],
+        nn.sigmoid(rate).astype(jnp.float32))
+    y, updates = recurrence.scan(fresh, states["state"], updates, slot,
+                                 view.mask)
+    y = layers.RMSNorm(dataclasses.replace(cfg, norm="rms"), name="norm")(
+        y.astype(x.dtype))
+    y = y.reshape(own.gate.shape).astype(jnp.float32)
+    y = (y * nn.silu(own.gate.astype(jnp.float32))).astype(x.dtype)
+    return recurrence.linear(cfg)(
+        cfg.dim, axes=(None, parameters.LINEAR), name="out")(y), {
+            **updates, "inputs": own.inputs}
 
 
 def _unit(x):
   return x * jax.lax.rsqrt((x * x).sum(axis=-1, keepdims=True) + _EPS)
-
-
-def _suffix_sums(x, axis):
-  """Returns sums of each entry and all after it."""
-  return jnp.flip(jnp.cumsum(jnp.flip(x, axis), axis=axis), axis)
-
-
-def _after(sums, axis):
-  """Returns the sums of all after each entry, from those that include it."""
-  rest = jax.lax.slice_in_dim(sums, 1, None, axis=axis)
-  widths = [(0, 0)] * sums.ndim
-  widths[axis] = (0, 1)
-  return jnp.pad(rest, widths)
-
-
-def _write(block, fresh, slot):
-  return jax.lax.dynamic_update_slice_in_dim(block, fresh.astype(block.dtype),
-                                             slot, 1)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from models.transformer import decoder
-from models.transformer import gated_delta
+from models.transformer import recurrence
 
 
 def of(make, config, kept, prompts, forward) -> types.Halves:
@@ -42,10 +42,10 @@ def _early(make, config, kept, prompts, num_layers, params, tokens, positions,
   lm = make(first, (*own, count - 1), prompts)
   block = cache_lib.init_block(lm.init_cache(*tokens.shape), tokens.shape[1])
   # Scanned layers are one array, of which the first ones are read.
-  attend = slice(gated_delta.recurrent(first).count(False))
+  attend = slice(recurrence.recurrent(first).count(False))
   return lm.forward(
       params, tokens, positions, _of_layers(attend, cache).replace(
-          states=gated_delta.first(cache.states, first)), block, 0, mask)
+          states=recurrence.first(cache.states, first)), block, 0, mask)
 
 
 def _late(make, config, kept, prompts, num_layers, params, early, positions,

@@ -11,10 +11,10 @@ from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from models.transformer import architecture
 from models.transformer import decoder
-from models.transformer import gated_delta
 from models.transformer import halves
 from models.transformer import layer_stack
 from models.transformer import parameters
+from models.transformer import recurrence
 
 
 def language_model(config: architecture.Config) -> types.LanguageModel:
@@ -93,7 +93,7 @@ def _language_model(config, kept, prompts=0):
 
   def init_cache(batch, capacity):
     heads, dtype = config.num_kv_heads, jnp.dtype(config.dtype)
-    axes = [()] * gated_delta.recurrent(config)[:config.layers_ahead].count(
+    axes = [()] * recurrence.recurrent(config)[:config.layers_ahead].count(
         False)
     if config.layers_ahead < config.num_layers:
       axes.append((config.num_layers - config.layers_ahead,))
@@ -107,7 +107,7 @@ def _language_model(config, kept, prompts=0):
                    for width in widths)
     return types.Cache(keys, values, jnp.zeros(batch, jnp.int32),
                        {types.HIDDEN_STATES: hidden} if kept else {},
-                       states=gated_delta.init_states(config, batch))
+                       states=recurrence.init_states(config, batch))
 
   def forward(params, tokens, positions, cache, block, slot, mask, packed=None):
     return module.apply({"params": params}, tokens, positions, cache, block,
@@ -200,19 +200,20 @@ def _abstract_params(config):
   Tracing layers takes seconds, and most are alike: few are traced.
   """
   return layer_stack.abstract_layers(
-      _traced_init(_few(config)), config.num_layers, config.scan_layers,
-      _period(config))
+      _traced_init(_few(config)), _alike(config), config.scan_layers)
 
 
-def _period(config):
-  """Returns how many kinds of layers take turns."""
-  return config.full_every or 1 if config.linear_key_heads else 1
+def _alike(config):
+  """Returns for each layer the number of the first one of its kind."""
+  kinds = [(i < config.dense_layers, recurrent)
+           for i, recurrent in enumerate(recurrence.recurrent(config))]
+  return [kinds.index(kind) for kind in kinds]
 
 
 def _few(config):
   """Returns the architecture with the first layers, as which all others are."""
-  return dataclasses.replace(config, scan_layers=False, num_layers=min(
-      config.dense_layers + _period(config), config.num_layers))
+  return dataclasses.replace(config, scan_layers=False,
+                             num_layers=max(_alike(config), default=0) + 1)
 
 
 @functools.lru_cache(maxsize=64)

@@ -162,22 +162,18 @@ def unstack_layers(params: types.Params) -> types.Params:
   return _unstacked(params, lambda leaf, i: leaf[i])
 
 
-def abstract_layers(params: types.Params, count: int,
-                    scanned: bool, period: int = 1) -> types.Params:
+def abstract_layers(params: types.Params, like: list[int],
+                    scanned: bool) -> types.Params:
   """Returns the shapes of a decoder of many layers, from those of a few.
 
   Args:
-    params: shapes of a decoder whose layers are not scanned; more are like its
-      last ones.
-    count: number of layers.
+    params: shapes of a decoder whose layers are not scanned.
+    like: for each layer, the number of a layer of these that it is like.
     scanned: whether they are.
-    period: the last so many of the layers take turns in those that follow.
   """
   few = params[_LAYERS]
   last = few[_layer(len(few) - 1)]
-  again = max(len(few) - period, 0)
-  layers = {_layer(i): few.get(_layer(i)) or few[_layer(
-      again + (i - again) % period)] for i in range(count)}
+  layers = {_layer(i): few[_layer(same)] for i, same in enumerate(like)}
   if scanned:
     alike = _alike(layers)
     layers = {name: x for name, x in layers.items() if name not in alike}

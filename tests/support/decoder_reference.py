@@ -22,7 +22,10 @@ def logits(config, params, tokens):
     layer = p["layers"][f"layer_{i}"]
     mixer = functools.partial(_attention, i)
     if config.linear_key_heads and not is_full(config, i):
-      mixer = lambda config, _, x, own=layer["delta"]: _delta(config, own, x)
+      name, function = {"delta": ("delta", _delta),
+                        "mamba2": ("mamba", _mamba)}[config.linear_layer]
+      mixer = lambda config, _, x, own=layer[name], run=function: run(
+          config, own, x)
     for name, function in (("attention", mixer),
                            ("feed_forward", _feed_forward)):
       if name == "attention":
@@ -201,26 +204,51 @@ def _attention(index, config, layer, x):
 
 
 def is_full(config, index):
-  """Whether a layer is one of every n-th."""
-  return (config.full_every
-          and index % config.full_every == config.full_every - 1)
+  """Whether a layer is one of every n-th, or has attention for itself."""
+  return index in config.attention_layers or (
+      config.full_every and index % config.full_every == config.full_every - 1)
 
 
-def _delta(config, layer, x):
-  """Token after token, as in arXiv 2412.06464, equation 10."""
-  size, heads = len(x), config.linear_value_heads
-  silu = lambda x: x / (1 + np.exp(-x))
-  mixed = []
+def _silu(x):
+  return x / (1 + np.exp(-x))
+
+
+def _convolved(config, layer, x):
+  """Queries and keys `[T, value heads, C]`, and values `[T, heads, V]`."""
+  size, heads, mixed = len(x), config.linear_value_heads, []
   for name in ("query", "key", "value"):
     y = np.pad(_linear(layer[name], x), [(config.linear_conv - 1, 0), (0, 0)])
-    mixed.append(silu(sum(
+    mixed.append(_silu(layer.get(f"{name}_conv_bias", 0) + sum(
         y[tap:tap + size] * layer[f"{name}_conv"][:, 0, tap]
         for tap in range(config.linear_conv))))
   group = heads // config.linear_key_heads
   q, k = (np.repeat(y.reshape(size, -1, config.linear_key_dim), group, 1)
           for y in mixed[:2])
+  return q, k, mixed[2].reshape(size, heads, -1)
+
+
+def _mamba(config, layer, x):
+  """Token after token, as in arXiv 2405.21060, equation 1."""
+  size, heads = len(x), config.linear_value_heads
+  c, b, values = _convolved(config, layer, x)
+  steps = np.log1p(np.exp(_linear(layer["decay"], x) + layer["dt_bias"]))
+  state, out = np.zeros((heads, *b.shape[2:], values.shape[2])), []
+  for t in range(size):
+    state = state * np.exp(-np.exp(layer["A_log"]) * steps[t])[:, None, None]
+    state = state + np.einsum("hc,hv,h->hcv", b[t], values[t], steps[t])
+    out.append(np.einsum("hcv,hc->hv", state, c[t]) + layer["D"][:, None] *
+               values[t])
+  y = np.reshape(out, (size, -1)) * _silu(_linear(layer["gate"], x))
+  y = y.reshape(size, config.linear_key_heads, -1)
+  y = y / np.sqrt((y**2).mean(-1, keepdims=True) + config.norm_eps)
+  return _linear(layer["out"], y.reshape(size, -1) * layer["norm_scale"])
+
+
+def _delta(config, layer, x):
+  """Token after token, as in arXiv 2412.06464, equation 10."""
+  size, heads = len(x), config.linear_value_heads
+  q, k, v = _convolved(config, layer, x)
   q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
-  v = mixed[2].reshape(size, heads, -1)
   rate = 1 / (1 + np.exp(-_linear(layer["rate"], x)))
   decay = np.exp(-np.exp(layer["A_log"]) * np.log1p(np.exp(
       _linear(layer["decay"], x) + layer["dt_bias"])))
@@ -233,4 +261,4 @@ def _delta(config, layer, x):
     out[t] = np.einsum("hcv,hc->hv", state, q[t] / config.linear_key_dim**0.5)
   out /= np.sqrt((out**2).mean(-1, keepdims=True) + config.norm_eps)
   out = (out * layer["norm"]["scale"]).reshape(size, -1)
-  return _linear(layer["out"], out * silu(_linear(layer["gate"], x)))
+  return _linear(layer["out"], out * _silu(_linear(layer["gate"], x)))

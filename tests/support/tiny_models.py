@@ -48,6 +48,12 @@ DELTA = dataclasses.replace(
     LLAMA, num_layers=3, full_every=2, linear_key_heads=2, linear_value_heads=4,
     linear_key_dim=3, linear_value_dim=5, linear_conv=3, norm="rms_plus_one",
     qk_norm=True, attention_gate=True, head_dim=8, rope_part=0.5)
+# Mamba-2 layers of two groups, and one of attention without positions.
+MAMBA = dataclasses.replace(
+    LLAMA, num_layers=3, attention_layers=(1,), linear_layer="mamba2",
+    linear_key_heads=2, linear_value_heads=4, linear_key_dim=3,
+    linear_value_dim=8, linear_conv=3, positions="none", embedding_scale=1.5,
+    residual_scale=0.8, query_scalar=5)
 # Latent attention, with queries of few channels or of all of them.
 DEEPSEEK_2 = dataclasses.replace(
     LLAMA, num_kv_heads=1, latent_dim=6, plain_dim=5, value_dim=3,
@@ -87,7 +93,8 @@ def random_model(config, seed=3):
               "scale": 1 + noise / 4, "bias": noise / 4,
               "correction": noise / 4,
               "embedding": noise / 2, "head": noise / 2, "positions": 3 * noise,
-              "A_log": noise / 2, "dt_bias": noise / 2}
+              "A_log": noise / 2, "dt_bias": noise / 2,
+              "norm_scale": 1 + noise / 4}
     return jnp.asarray(scaled.get(path[-1].key, noise), leaf.dtype)
 
   params = jax.tree_util.tree_map_with_path(draw, shapes)

@@ -211,7 +211,7 @@ def layer_of(target, number=1):
   """Returns the sizes of layers of a target, of those with attention alone."""
   return dataclasses.replace(
       target.of_layer(0), num_layers=number, scan_layers=False,
-      attention_gate=False, linear_key_heads=0,
+      attention_gate=False, linear_key_heads=0, attention_layers=(),
       full_every=0 if target.linear_key_heads else target.full_every)
 
 

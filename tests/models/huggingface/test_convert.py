@@ -59,6 +59,13 @@ _QWEN_3_NEXT = dict(
     linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=9,
     linear_conv_kernel_dim=4, layer_types=[
         "linear_attention", "full_attention", "linear_attention"])
+_GRANITE_4_H = dict(
+    _LLAMA, num_hidden_layers=3, num_local_experts=0, num_experts_per_tok=0,
+    shared_intermediate_size=20, mamba_n_heads=4, mamba_n_groups=1,
+    mamba_d_state=6, layer_types=[
+        "linear_attention", "full_attention", "linear_attention"],
+    embedding_multiplier=3.0, residual_multiplier=0.6,
+    attention_multiplier=0.3, logits_scaling=0.5)
 _OPT = dict(**_SMALL, ffn_dim=24)
 _GPT_2 = dict(vocab_size=29, n_embd=16, n_layer=2, n_head=4, n_positions=96)
 # Family and fields of each variant.
@@ -133,6 +140,10 @@ VARIANTS = {
         _QWEN_3_NEXT, moe_intermediate_size=12, num_experts=5,
         shared_expert_intermediate_size=20, num_experts_per_tok=2)),
     "qwen3.5": ("Qwen3_5", dict(_QWEN_3_NEXT, linear_conv_kernel_dim=3)),
+    "granite 4.0 h": ("GraniteMoeHybrid", _GRANITE_4_H),
+    "granite 4.0 h, two groups": ("GraniteMoeHybrid", dict(
+        _GRANITE_4_H, mamba_n_groups=2, position_embedding_type="rope",
+        attention_bias=True, tie_word_embeddings=True)),
     "gpt-neox": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=0.5)),
     "gpt-neox, not parallel": ("GPTNeoX", dict(
@@ -211,7 +222,8 @@ def both(request, tmp_path_factory):
   folder = tmp_path_factory.mktemp("hf")
   theirs.save_pretrained(folder)
   # Scanned layers compile in less time.
-  scanned = not hasattr(theirs.config, "linear_conv_kernel_dim")
+  scanned = "linear_attention" not in (
+      getattr(theirs.config, "layer_types", None) or ())
   return theirs, tiny.Model(*checkpoints.from_hf(folder, scan_layers=scanned))
 
 
@@ -306,7 +318,7 @@ def _greedy(lm, params, prompts):
     "qwen2 with experts, normalised", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
     "qwen3 yarn of DeepSeek", "qwen3-next", "qwen3.5", "llama longrope",
-    "phi-4 mini"])
+    "phi-4 mini", "granite 4.0 h", "granite 4.0 h, two groups"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)

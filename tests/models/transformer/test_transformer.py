@@ -79,6 +79,9 @@ VARIANTS = {
     "qwen3-next": dataclasses.replace(
         tiny.DELTA, num_experts=5, experts_per_token=2, shared_dim=20,
         linear_conv=4, linear_value_heads=2),
+    "mamba-2": tiny.MAMBA,
+    "mamba-2 alone, one group": dataclasses.replace(
+        tiny.MAMBA, attention_layers=(), linear_key_heads=1),
     "delta layers alone": dataclasses.replace(tiny.DELTA, full_every=0),
     "olmoe": dataclasses.replace(
         tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),

@@ -31,6 +31,9 @@ NEXT = dataclasses.replace(
     linear_conv=4)
 TARGET = tiny.random_model(tiny.DELTA)
 DRAFT = tiny.noisy(TARGET, 0.1)
+MAMBA = tiny.random_model(tiny.MAMBA)
+BOTH = pytest.mark.parametrize("target", [TARGET, MAMBA],
+                               ids=["delta", "mamba"])
 B, T = 3, 7
 TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 PREFIX = np.array([1, 4, 6], np.int32)
@@ -39,13 +42,15 @@ DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
 TREE = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
 
 
-def plain(params, tokens):
-  return transformer.causal_logits(TARGET.lm, params, tokens)
+@functools.lru_cache(maxsize=None)
+def plain(lm):
+  return functools.partial(transformer.causal_logits, lm)
 
 
-LM = cacheless.language_model(plain, 13, tiny.DELTA.max_length)
-# The same two models, which read each text from its beginning.
-STATELESS = tiny.Models(*(tiny.Model(LM, x.params) for x in (TARGET, DRAFT)))
+def stateless(*models):
+  """The same models, which read each text from its beginning."""
+  return tiny.Models(*(tiny.Model(cacheless.language_model(
+      plain(x.lm), 13, tiny.DELTA.max_length), x.params) for x in models))
 
 
 def path_to(node):
@@ -76,7 +81,8 @@ def _forward(lm, params, *args):
   return lm.forward(params, *args)
 
 
-@pytest.mark.parametrize("config", [tiny.DELTA, NEXT], ids=["dense", "experts"])
+@pytest.mark.parametrize("config", [tiny.DELTA, NEXT, tiny.MAMBA],
+                         ids=["dense", "experts", "mamba"])
 def test_each_node_continues_the_state_of_its_parent(config):
   """A tree against plain forwards of its paths; in parts, of one block."""
   model = tiny.random_model(config)
@@ -102,10 +108,11 @@ def test_each_node_continues_the_state_of_its_parent(config):
   assert np.abs(wrong - logits)[:, 1:].max(axis=-1).min() > 1e-3
 
 
-def test_a_path_is_committed_at_once_or_in_parts():
+@BOTH
+def test_a_path_is_committed_at_once_or_in_parts(target):
   """Updates stay what they are, whatever part of the path is in the cache."""
-  cache = tiny.committed(TARGET, TOKENS, PREFIX, 12)
-  _, block = scored(TARGET, cache, tree_mask())
+  cache = tiny.committed(target, TOKENS, PREFIX, 12)
+  _, block = scored(target, cache, tree_mask())
   path = jnp.broadcast_to(jnp.array([0, 1, 4, 6]), (B, 4))
   count = jnp.array([4, 3, 0])
   once = cache_lib.commit(cache, block, path, count)
@@ -113,7 +120,7 @@ def test_a_path_is_committed_at_once_or_in_parts():
   for i in range(4):
     parts = cache_lib.commit(parts, block, path[:, i:i + 1],
                              (i < count).astype(jnp.int32))
-  close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)
+  close = lambda a, b: np.testing.assert_allclose(a, b, 1e-6, 1e-5)
   jax.tree.map(close, parts.states, once.states)
   # Nothing is committed to the last row: its bits are the same.
   jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[2], b[2]),
@@ -122,40 +129,43 @@ def test_a_path_is_committed_at_once_or_in_parts():
   text = np.concatenate([TOKENS[0, :1], TREE[0, [0, 1, 4, 6]]])[None]
   jax.tree.map(
       lambda a, b: close(a[:1], b), once.states.arrays,
-      tiny.committed(TARGET, text, np.array([5]), 12).states.arrays)
+      tiny.committed(target, text, np.array([5]), 12).states.arrays)
 
 
-def test_conformance_and_a_state_that_is_forgotten():
-  conformance.check(*TARGET, plain)
+@BOTH
+def test_conformance_and_a_state_that_is_forgotten(target):
+  conformance.check(*target, plain(target.lm))
 
   def forgetful(params, tokens, positions, cache, *others):
     states = jax.tree.map(jnp.zeros_like, cache.states)
-    return TARGET.lm.forward(params, tokens, positions,
+    return target.lm.forward(params, tokens, positions,
                              cache.replace(states=states), *others)
 
   with pytest.raises(AssertionError, match="forward of a tree"):
-    conformance.check(TARGET.lm._replace(forward=forgetful), TARGET.params,
-                      plain)
+    conformance.check(target.lm._replace(forward=forgetful), target.params,
+                      plain(target.lm))
 
 
-def check_same_texts(method, temperature, **kwargs):
+def check_same_texts(method, temperature, models=(TARGET, DRAFT)):
   """Texts are those of models that read each text from its beginning."""
   run = functools.partial(tiny.generate, method,
-                          sampling=dj.Sampling(temperature), **kwargs)
-  found, expected = run(tiny.Models(TARGET, DRAFT)), run(STATELESS)
+                          sampling=dj.Sampling(temperature))
+  found, expected = run(tiny.Models(*models)), run(stateless(*models))
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
   return found
 
 
+@BOTH
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_texts_of_trees(temperature):
+def test_texts_of_trees(temperature, target):
   """Greedy ones are those of plain decoding too, in fewer calls."""
-  tree = check_same_texts(dj.methods.rsd_s(3, 2), temperature)
+  tree = check_same_texts(dj.methods.rsd_s(3, 2), temperature,
+                          (target, tiny.noisy(target, 0.1)))
   assert (tree.stats.target_calls < tree.stats.emitted).all()
   if not temperature:
     np.testing.assert_array_equal(tree.tokens, tiny.generate(
-        dj.methods.autoregressive(), tiny.Models(TARGET, None),
+        dj.methods.autoregressive(), tiny.Models(target, None),
         sampling=dj.Sampling(0)).tokens)
 
 
@@ -191,32 +201,36 @@ def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
   np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
 
 
-def test_the_first_layers_as_a_drafter():
+@pytest.mark.parametrize("whole", [tiny.DELTA, tiny.MAMBA],
+                         ids=["delta", "mamba"])
+def test_the_first_layers_as_a_drafter(whole):
   """Of both kinds, and with a state alone."""
+  target = tiny.random_model(whole)
   for count in (1, 2):
-    config = dataclasses.replace(tiny.DELTA, num_layers=count)
-    early = tiny.Model(transformer.early_exit(tiny.DELTA, count),
-                       TARGET.params)
+    config = dataclasses.replace(whole, num_layers=count)
+    early = tiny.Model(transformer.early_exit(whole, count), target.params)
     expected, _ = tiny.causal(tiny.Model(transformer.language_model(config),
-                                         TARGET.params), TOKENS)
+                                         target.params), TOKENS)
     np.testing.assert_allclose(tiny.causal(early, TOKENS)[0], expected,
                                atol=1e-5)
-    cache = tiny.committed(TARGET, TOKENS, PREFIX, 12)
-    lm = language_models.language_model(tiny.DELTA)
+    cache = tiny.committed(target, TOKENS, PREFIX, 12)
+    lm = language_models.language_model(whole)
     logits, _ = lm.halves.early(
-        count, TARGET.params, TREE, cache.length[:, None] + DEPTHS[None], cache,
+        count, target.params, TREE, cache.length[:, None] + DEPTHS[None], cache,
         jnp.asarray(tree_mask()))
     of_first, _ = scored(early, tiny.committed(early, TOKENS, PREFIX, 12),
                          tree_mask())
     np.testing.assert_allclose(logits, of_first, atol=1e-4)
 
 
-def test_bfloat16_is_close_to_float32():
+@pytest.mark.parametrize("config", [tiny.DELTA, tiny.MAMBA],
+                         ids=["delta", "mamba"])
+def test_bfloat16_is_close_to_float32(config):
+  target = tiny.random_model(config)
   half = tiny.Model(
-      transformer.language_model(dataclasses.replace(tiny.DELTA,
-                                                     dtype="bfloat16")),
-      jax.tree.map(lambda x: x.astype(jnp.bfloat16), TARGET.params))
-  expected, _ = tiny.causal(TARGET, TOKENS)
+      transformer.language_model(dataclasses.replace(config, dtype="bfloat16")),
+      jax.tree.map(lambda x: x.astype(jnp.bfloat16), target.params))
+  expected, _ = tiny.causal(target, TOKENS)
   logits, _ = tiny.causal(half, TOKENS)
   gap = np.median(np.abs(logits - expected))
   assert 0 < gap < 0.05 * np.std(expected)
@@ -242,10 +256,10 @@ def test_what_states_do_not_allow_is_refused(run, message):
     run()
 
 
-def p_value(target):
-  """Of first tokens of texts of trees, by the joint distribution of NEXT."""
+def p_value(config, target):
+  """Of first tokens of texts of trees, by the model's joint distribution."""
   size, count, rows = 4, 3, 4_000
-  config = dataclasses.replace(tiny.DELTA, vocab_size=size)
+  config = dataclasses.replace(config, vocab_size=size)
   right = tiny.random_model(config)
   draft = tiny.noisy(right, 0.5)
   prompt = np.array([0, 3, 1, 2], np.int32)
@@ -270,10 +284,12 @@ def without_siblings_apart(lm):
 
 
 @pytest.mark.long
-def test_joint_distribution():
+@pytest.mark.parametrize("config", ["delta", "mamba"])
+def test_joint_distribution(config):
   """Control: siblings that go on from each other's state."""
-  assert p_value(lambda lm: lm) > exactness.MIN_P_VALUE
-  assert p_value(without_siblings_apart) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert p_value(config, lambda lm: lm) > exactness.MIN_P_VALUE
+  assert p_value(config, without_siblings_apart) < (
+      helpers.MAX_P_VALUE_OF_CONTROL)
 
 
 def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):

@@ -1,0 +1,123 @@
+"""The fields of `config.json` that Granite 4.0 H has, without experts.
+
+Mamba-2 layers, and a few of attention; the factors of Granite 3. Its experts
+(H Tiny, H Small) are refused.
+"""
+
+from models.huggingface import config_fields
+from models.huggingface import layer_types
+from models.huggingface import llama
+from models.huggingface import rope as hf_rope
+
+_take = config_fields.take
+FAMILY = "granitemoehybrid"
+_SIZES = {"linear_key_heads": "mamba_n_groups",
+          "linear_value_heads": "mamba_n_heads",
+          "linear_key_dim": "mamba_d_state", "linear_conv": "mamba_d_conv"}
+# What files of transformers 4 call the types of layers.
+_TYPES = {"mamba": layer_types.LINEAR, "attention": layer_types.FULL}
+# Steps are not bounded; JSON has no infinity, for which there are three words.
+_UNBOUNDED = tuple([0.0, x] for x in (
+    float("inf"), "Infinity", {"__float__": "Infinity"}))
+# These change nothing, or concern experts alone.
+_UNUSED = ("mamba_chunk_size", "intermediate_size", "num_experts_per_tok",
+           "init_method", "normalization_function", "logits_to_keep")
+DEFAULTS = {"max_position_embeddings": 2048, "mamba_n_heads": 128,
+            "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4,
+            "mamba_expand": 2, "num_local_experts": 8,
+            "shared_intermediate_size": 1024}
+NAMES = {"feed_forward/gate": "shared_mlp.input_linear",
+         "feed_forward/up": "shared_mlp.input_linear",
+         "feed_forward/down": "shared_mlp.output_linear",
+         "mamba": "mamba", "mamba/out": "mamba.out_proj",
+         **{f"mamba/{name}": "mamba.in_proj"
+            for name in ("gate", "value", "key", "query", "decay")}}
+# Kinds of parameters that other families have not.
+KINDS = {"D": "D", "norm_scale": "norm.weight",
+         **{f"{name}_conv_bias": "conv1d.bias"
+            for name in ("query", "key", "value")}}
+
+
+def parse(fields, family, common):
+  """Reads what this family has; see `qwen3_next.parse`."""
+  config_fields.take_one_of(fields, "num_local_experts", family, (0,))
+  for name, allowed in (("mamba_conv_bias", (True,)),
+                        ("mamba_proj_bias", (False,)),
+                        ("time_step_limit", _UNBOUNDED),
+                        ("position_embedding_type", ("nope", "rope"))):
+    kept = fields.get(name)
+    config_fields.take_one_of(fields, name, family, allowed)
+  for name in _UNUSED:
+    fields.pop(name, None)
+  bias = _take(fields, "attention_bias", False)
+  found = {
+      "num_kv_heads": _take(fields, "num_key_value_heads",
+                            common["num_heads"]),
+      "head_dim": _take(fields, "head_dim",
+                        None) or config_fields.channels(common),
+      "hidden_dim": _take(fields, "shared_intermediate_size"),
+      "qkv_bias": bias, "out_bias": bias,
+      "tie_embeddings": _take(fields, "tie_word_embeddings", False),
+      "norm_eps": _take(fields, "rms_norm_eps", 1e-6),
+      "positions": kept if kept == "rope" else "none",
+      **hf_rope.parse(fields, common["max_length"]),
+      "linear_layer": "mamba2", **_state_fields(fields, common)}
+  return found | llama.granite_factors(fields, found)
+
+
+def _state_fields(fields, common):
+  """Reads the sizes of layers with a state, and which have attention."""
+  found = {ours: _take(fields, theirs) for ours, theirs in _SIZES.items()}
+  heads = found["linear_value_heads"]
+  width = _take(fields, "mamba_expand") * common["dim"]
+  given = fields.pop("mamba_d_head", None)
+  if given not in (None, "auto", width // heads) or width % heads:
+    raise ValueError(f"mamba_d_head={given!r}: mamba_expand * hidden_size = "
+                     f"{width} channels in mamba_n_heads={heads} are needed.")
+  kinds = [_TYPES.get(x, x) for x in _take(fields, "layer_types", None) or [
+      layer_types.LINEAR] * common["num_layers"]]
+  if (len(kinds) != common["num_layers"] or layer_types.LINEAR not in kinds
+      or set(kinds) - set(_TYPES.values())):
+    raise ValueError(
+        f"layer_types={kinds!r}: {common['num_layers']} are needed, each "
+        f"{layer_types.FULL} or {layer_types.LINEAR}, of which there must be "
+        "one.")
+  return {**found, "linear_value_dim": width // heads,
+          "attention_layers": [i for i, kind in enumerate(kinds)
+                               if kind == layer_types.FULL]}
+
+
+def own_fields(config):
+  """Writes an architecture as fields of `config.json`; see `qwen3_next`."""
+  width = config.linear_value_heads * config.linear_value_dim
+  return FAMILY, {
+      "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim,
+      "hidden_act": "silu", "shared_intermediate_size": config.hidden_dim,
+      "attention_bias": config.bias or config.qkv_bias,
+      "rms_norm_eps": config.norm_eps, "num_local_experts": 0,
+      "position_embedding_type": "rope" if config.positions == "rope"
+                                 else "nope",
+      "layer_types": [
+          layer_types.FULL if i in config.attention_layers else
+          layer_types.LINEAR for i in range(config.num_layers)],
+      **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+      "mamba_d_head": config.linear_value_dim,
+      "mamba_expand": width // config.dim,
+      **(hf_rope.own_fields(config) if config.positions == "rope" else {}),
+      **llama.granite_fields(config)}
+
+
+def part_of(config, path):
+  """Returns where in a tensor a parameter is; see `qwen3_next.part_of`."""
+  mixer, name = path[0], path[1].partition("_conv")[0]
+  if mixer == "feed_forward" and name in ("gate", "up"):
+    return (1, 1), 1, ("gate", "up").index(name)
+  keys = config.linear_key_heads * config.linear_key_dim
+  values = config.linear_value_heads * config.linear_value_dim
+  sizes = {"gate": values, "value": values, "key": keys, "query": keys,
+           "decay": config.linear_value_heads}
+  if mixer != "mamba" or name not in sizes:
+    return (1,), 1, 0
+  if name != path[1]:
+    sizes = {x: sizes[x] for x in ("value", "key", "query")}
+  return tuple(sizes.values()), 1, list(sizes).index(name)
