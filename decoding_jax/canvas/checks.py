@@ -1,5 +1,6 @@
 """Checks of the arguments of `canvas.generate`."""
 
+import jax
 import jax.numpy as jnp
 
 from decoding_jax.canvas.types import Method
@@ -17,6 +18,7 @@ def check(prompts, prompt_lengths, *, method, model, params, length, block,
     if not isinstance(value, kind):
       raise ValueError(f"{name} is of type {type(value).__name__}: a canvas."
                        f"{kind.__name__} is needed.")
+  check_model(model)
   prompts_lib.check(prompts, prompt_lengths, model.language_model.vocab_size)
   for name, value in (("length", length), ("block", block),
                       ("method.drafts", method.drafts)):
@@ -39,13 +41,24 @@ def check(prompts, prompt_lengths, *, method, model, params, length, block,
     raise ValueError(
         f"method_params={'None' if method_params is None else '...'}: method "
         f"{method.name} has {'' if method.needs_params else 'no '}parameters.")
-  if cache and method.drafts > 1:
-    raise ValueError(f"cache=True: method {method.name} reads drafts of whole "
-                     "canvases, for which cache=False is needed.")
+  if cache and method.drafts > 1 and not model.block_causal:
+    raise ValueError(f"cache=True: method {method.name} has drafts, whose cache "
+                     "is exact with model.block_causal=True alone; cache=False "
+                     "is needed.")
   if canvases is not None and jnp.shape(canvases) != (len(prompts), length):
     raise ValueError(f"canvases has shape {jnp.shape(canvases)}: [B, L]="
                      f"{(len(prompts), length)} is needed.")
   params_lib.check("params", lm, params)
+
+
+def check_model(model: MaskedModel) -> None:
+  """Raises a ValueError for a model that reads tokens in their order alone."""
+  lm = model.language_model
+  if jax.eval_shape(lambda: lm.init_cache(1, 1)).states is not None:
+    raise ValueError(
+        "model: a masked-diffusion model of recurrent layers is not supported: "
+        "its positions cannot see those after them. Attention in all layers is "
+        "needed.")
 
 
 def _check_token(name, token, vocab_size):

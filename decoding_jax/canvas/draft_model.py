@@ -4,6 +4,7 @@ import functools
 
 import jax.numpy as jnp
 
+from decoding_jax.canvas import checks
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Cache, LanguageModel, MaskedModel
 
@@ -22,8 +23,9 @@ def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
     are tokens below 0. Its parameters are those of `model`.
 
   Raises:
-    ValueError: if the model has fewer than V tokens.
+    ValueError: if the model has fewer than V tokens, or recurrent layers.
   """
+  checks.check_model(model)
   inner = model.language_model
   if inner.vocab_size < vocab_size:
     raise ValueError(f"vocab_size={vocab_size}: the masked model has "

@@ -7,9 +7,11 @@ the block only its own are computed again, as fresh slots after the others:
     slot      0 .. P-1      P .. P+L-1        P+L ..
               prompt        canvas, stored    the block, fresh
 
-Of a block-causal model this is exact, since what is before a block does not
-change. Where all tokens see each other it is an approximation, the dual cache
-of Fast-dLLM (arXiv 2505.22618, section 3.2).
+Of a block-causal model (SDAR, arXiv 2510.06303; Fast-dLLM v2, arXiv 2509.26328)
+this is exact, since what is before a block does not change: prompts are read
+once, and each block once more when it is filled. Where all tokens see each
+other it is an approximation, the dual cache of Fast-dLLM (arXiv 2505.22618,
+section 3.2), and everything is read again where a block begins.
 """
 
 import jax
@@ -35,7 +37,8 @@ def whole(context: Context, canvases):
   batch, number, length = canvases.shape
   repeat = lambda x: jnp.repeat(x, number, axis=0)
   tokens = jnp.concatenate(
-      [repeat(context.prompts), canvases.reshape(-1, length)], axis=1)
+      [repeat(context.prompts), canvases.reshape(batch * number, length)],
+      axis=1)
   slots, padding = jnp.arange(tokens.shape[1])[None], repeat(context.padding)
   slots = jnp.broadcast_to(slots, tokens.shape)
   logits, block = _forward(context, tokens, slots, padding,
@@ -43,44 +46,96 @@ def whole(context: Context, canvases):
                            _sees(context, slots, slots, padding))
   first = context.prompts.shape[1] - context.model.shifted
   return logits[:, first:first + length].reshape(
-      batch, number, length, -1), block
+      batch, number, length, logits.shape[-1]), block
 
 
-def of_block(context: Context, canvas, store: Block, start):
-  """Reads one block of each row; all else is taken from the store.
+def of_block(context: Context, canvases, store: Block, start):
+  """Reads one block of each canvas; all else is taken from the store.
 
   Args:
     context: of B rows.
-    canvas: `[B, L]` int32.
+    canvases: `[B, D, L]` int32, which differ within the block alone.
     store: P + L slots.
     start: `[B]` int32, position at which the block begins.
 
   Returns:
-    Logits `[B, L, V]`, 0 outside of the block.
+    Logits `[B, D, L, V]`, 0 outside of the block.
   """
-  width, lead = context.prompts.shape[1], int(context.model.shifted)
-  total = width + canvas.shape[1]
   # A shifted model predicts the first token of a block at the one before it.
-  fresh = (width - lead + start)[:, None] + jnp.arange(context.block + lead)[
-      None]
-  tokens = kernels.take_along(
-      jnp.concatenate([context.prompts, canvas], axis=1), fresh, axis=1)
-  slots = jnp.broadcast_to(jnp.arange(total)[None], (len(canvas), total))
-  outside = (slots < fresh[:, :1]) | (slots > fresh[:, -1:])
+  lead = int(context.model.shifted)
+  logits, _ = _of_slots(context, canvases, store,
+                        context.prompts.shape[1] - lead + start,
+                        context.block + lead)
+  logits = logits[:, :, :context.block]
+  spread = jnp.zeros((*canvases.shape, logits.shape[-1]), logits.dtype)
+  return jax.vmap(lambda x, y, at: jax.lax.dynamic_update_slice_in_dim(
+      x, y, at, 1))(spread, logits, start)
+
+
+def of_prompts(context: Context, length: int) -> Block:
+  """Returns a store of P + L slots, of which those of prompts are read."""
+  _, block = whole(context, jnp.zeros((len(context.prompts), 1, 0), jnp.int32))
+  return cache_lib.map_arrays(
+      lambda x, y, _, slot_axis: jnp.concatenate([x, y], slot_axis), block,
+      _empty(context, len(context.prompts), length))
+
+
+def with_block(context: Context, canvas, store: Block, start) -> Block:
+  """Returns the store with a block `[B]` that is filled, of a canvas `[B, L]`.
+
+  Exact of a block-causal model, if all blocks before it are stored.
+  """
+  total = context.prompts.shape[1] + canvas.shape[1]
+  first = context.prompts.shape[1] + start
+  _, block = _of_slots(context, canvas[:, None], store, first, context.block)
+
+  def put(old, new, row_axis, slot_axis):
+    fresh = jax.lax.slice_in_dim(new, total, None, axis=slot_axis)
+    write = lambda x, y, at: jax.lax.dynamic_update_slice_in_dim(
+        x, y, at, slot_axis - (slot_axis > row_axis))
+    return jax.vmap(write, (row_axis, row_axis, 0), row_axis)(old, fresh, first)
+
+  return cache_lib.map_arrays(put, store, block)
+
+
+def _of_slots(context: Context, canvases, store: Block, first, count: int):
+  """Reads so many slots of each canvas; all else is taken from the store.
+
+  The canvases of a row are branches of one block of fresh slots, each of which
+  sees its own alone.
+
+  Args:
+    context: of B rows.
+    canvases: `[B, D, L]` int32.
+    store: P + L slots.
+    first: `[B]` int32, the first slot.
+    count: of slots.
+
+  Returns:
+    Logits `[B, D, count, V]`, and the block: the store, and D * count slots.
+  """
+  batch, number, length = canvases.shape
+  total = context.prompts.shape[1] + length
+  prompts = jnp.broadcast_to(context.prompts[:, None],
+                             (batch, number, context.prompts.shape[1]))
+  tokens = jax.vmap(
+      lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, count, 1))(
+          jnp.concatenate([prompts, canvases], axis=-1), first)
+  own = first[:, None] + jnp.arange(count, dtype=jnp.int32)[None]
+  fresh, canvas = jnp.tile(own, (1, number)), jnp.repeat(
+      jnp.arange(number), count)
+  slots = jnp.broadcast_to(jnp.arange(total)[None], (batch, total))
+  outside = (slots < own[:, :1]) | (slots > own[:, -1:])
   mask = jnp.concatenate(
       [_sees(context, fresh, slots, context.padding) & outside[:, None],
-       _sees(context, fresh, fresh, context.padding)], axis=-1)
-  room = _empty(context, *fresh.shape)
+       _sees(context, fresh, fresh, context.padding)
+       & (canvas[:, None] == canvas[None])[None]], axis=-1)
   block = cache_lib.map_arrays(
       lambda x, y, _, slot_axis: jnp.concatenate([x, y], slot_axis), store,
-      room)
-  logits, _ = _forward(context, tokens, fresh, context.padding, block, total,
-                       mask)
-  logits = logits[:, :context.block]
-  spread = jnp.zeros((len(canvas), canvas.shape[1], logits.shape[-1]),
-                     logits.dtype)
-  return jax.vmap(lambda x, y, at: jax.lax.dynamic_update_slice_in_dim(
-      x, y, at, 0))(spread, logits, start)
+      _empty(context, *fresh.shape))
+  logits, block = _forward(context, tokens.reshape(batch, -1), fresh,
+                           context.padding, block, total, mask)
+  return logits.reshape(batch, number, count, -1), block
 
 
 def empty_store(context: Context, length: int) -> Block:

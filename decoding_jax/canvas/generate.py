@@ -116,14 +116,16 @@ def _step(context: Context, state: State) -> State:
   running = places.is_open(context, state.canvas).any(axis=1)
   state, logits = _logits(context, state, running)
   tokens, confidence = places.candidates(context, logits)
-  advance = jax.vmap(functools.partial(places.advance, context))
-  targets = jax.vmap(advance)(state.drafts, tokens, confidence)
+  advance = functools.partial(_advance, context, places.block_start(
+      context, state.canvas) if state.store is not None else None)
+  targets = advance(state.drafts, tokens, confidence)
   best = _confirmed(state.drafts, targets)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, best)
   canvas, tokens, confidence = take(targets), take(tokens), take(confidence)
   drafts = [canvas]
   for _ in range(context.method.drafts - 1):
-    drafts.append(advance(drafts[-1], tokens, confidence))
+    drafts.append(advance(*(x[:, None] for x in (
+        drafts[-1], tokens, confidence)))[:, 0])
   trace = state.trace
   if trace is not None:
     put = jax.vmap(lambda x, y, at: x.at[at].set(y, mode="drop"))
@@ -138,6 +140,20 @@ def _step(context: Context, state: State) -> State:
       forwards=state.forwards + running.astype(jnp.int32),
       steps=state.steps + jnp.where(running, best + moved.astype(jnp.int32),
                                     0))
+
+
+def _advance(context: Context, start, canvases, tokens, confidence):
+  """Returns canvases `[B, D, L]` after a step of the rule.
+
+  With a cache only the blocks `[B]` that were read are filled: a draft that is
+  through with its block waits.
+  """
+  found = jax.vmap(jax.vmap(functools.partial(places.advance, context)))(
+      canvases, tokens, confidence)
+  if start is None:
+    return found
+  reads = places.block_start(context, canvases) == start[:, None]
+  return jnp.where(reads[:, :, None], found, canvases)
 
 
 def _confirmed(drafts, targets):
@@ -160,17 +176,37 @@ def _logits(context: Context, state: State, running):
   start = places.block_start(context, state.canvas)
   # Rows that are done have no block; they read the last one for nothing.
   start = jnp.minimum(start, state.canvas.shape[1] - context.block)
-  begins = running & (start != state.stored)
+  causal = context.model.block_causal
+  begins = running & ((state.stored == NONE) if causal
+                      else start != state.stored)
 
   def read(store):
-    _, new = forward.whole(context, state.canvas[:, None])
+    new = (forward.of_prompts(context, state.canvas.shape[1]) if causal
+           else forward.whole(context, state.canvas[:, None])[1])
     return cache_lib.where(begins, new, store)
 
   store = jax.lax.cond(begins.any(), read, lambda store: store, state.store)
-  logits = forward.of_block(context, state.canvas, store, start)
-  state = state.replace(store=store,
-                        stored=jnp.where(begins, start, state.stored))
-  return _counted(state, begins), logits[:, None]
+  stored = jnp.where(begins, 0 if causal else start, state.stored)
+  if causal:
+    store, stored = _kept(context, state.canvas, store, stored,
+                          jnp.where(running, start, 0))
+  logits = forward.of_block(context, state.drafts, store, start)
+  state = state.replace(store=store, stored=stored)
+  return _counted(state, begins), logits
+
+
+def _kept(context: Context, canvas, store, stored, start):
+  """Returns the store with all blocks before `start [B]`, and where it ends."""
+  def read(carry):
+    store, stored = carry
+    rows = stored < start
+    new = forward.with_block(context, canvas, store, jnp.clip(
+        stored, 0, canvas.shape[1] - context.block))
+    return (cache_lib.where(rows, new, store),
+            stored + rows.astype(jnp.int32) * context.block)
+
+  return jax.lax.while_loop(lambda carry: (carry[1] < start).any(), read,
+                            (store, stored))
 
 
 def _counted(state: State, rows) -> State:

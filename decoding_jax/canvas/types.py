@@ -78,14 +78,14 @@ class State:
       `NONE` where it is not filled.
     forwards: `[B]` int32, forwards a row has taken.
     whole_forwards: `[B]` int32, those that read prompt and canvas again; all
-      without a cache.
+      without a cache. With one of a block-causal model prompts are read once.
     steps: `[B]` int32, times that the rule has filled positions.
     trace: `[B, F, L]` float32 of confidences and `[B, F, L]` int32 of tokens,
       of each forward; None if it is not kept.
     store: keys and values of prompt and canvas, as a `Block`; None without a
       cache.
-    stored: `[B]` int32, the block at whose beginning a row was stored; `NONE`
-      at first.
+    stored: `[B]` int32, the block at whose beginning a row was stored, or of a
+      block-causal model the first one that is not stored; `NONE` at first.
   """
   canvas: Array
   drafts: Array

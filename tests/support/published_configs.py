@@ -371,6 +371,28 @@ QWEN_3_NEXT = {
     "shared_expert_intermediate_size": 512, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "use_cache": True, "use_sliding_window": False,
     "vocab_size": 151936}
+# H Micro, of Mamba-2 layers and four of attention.
+GRANITE_4_H = {
+    "architectures": ["GraniteMoeHybridForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "attention_multiplier": 0.015625,
+    "bos_token_id": 100257, "embedding_multiplier": 12,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 2048,
+    "init_method": "mup", "initializer_range": 0.1, "intermediate_size": 8192,
+    "layer_types": [*["mamba"] * 5, "attention",
+                    *[*["mamba"] * 9, "attention"] * 3, *["mamba"] * 4],
+    "logits_scaling": 8, "mamba_chunk_size": 256, "mamba_conv_bias": True,
+    "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128,
+    "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 64,
+    "mamba_proj_bias": False, "max_position_embeddings": 131072,
+    "model_type": "granitemoehybrid", "normalization_function": "rmsnorm",
+    "num_attention_heads": 32, "num_experts_per_tok": 0,
+    "num_hidden_layers": 40, "num_key_value_heads": 8, "num_local_experts": 0,
+    "output_router_logits": False, "pad_token_id": 100256,
+    "position_embedding_type": "nope", "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 10000,
+    "router_aux_loss_coef": 0.0, "shared_intermediate_size": 8192,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
+    "vocab_size": 100352}
 _QWEN_3_5_TEXT = {
     "attention_bias": False, "attn_output_gate": True, "dtype": "bfloat16",
     "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu",

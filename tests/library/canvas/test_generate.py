@@ -1,5 +1,6 @@
 """Filling of canvases: distributions, rows, caches, ends and errors."""
 
+import functools
 import itertools
 
 import jax
@@ -89,12 +90,13 @@ def _network():
   return transformer.language_model(config), params
 
 
-def _with_network(network, cache, **fields):
+def _with_network(network, cache, method=STATIC(1), given=None, **fields):
   lm, params = network
   return canvas.generate(
-      jax.random.key(1), *toys.prompts(), method=STATIC(1),
+      jax.random.key(1), *toys.prompts(), method=method,
       model=canvas.MaskedModel(lm, toys.MASK, **fields), params=params,
-      length=8, block=4, sampling=dj.Sampling(0.7), cache=cache, traced=True)
+      length=12, block=4, sampling=dj.Sampling(0.7), cache=cache, traced=True,
+      canvases=given)
 
 
 def _difference(found):
@@ -105,13 +107,32 @@ def _difference(found):
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("shifted", [False, True])
-def test_a_cache_is_exact_where_blocks_are_causal(network, shifted):
-  found = [_with_network(network, cache, block_causal=True, shifted=shifted)
-           for cache in (False, True)]
+def test_a_cache_is_kept_and_exact_where_blocks_are_causal(network, shifted):
+  """Prompts are read once; one row begins with its second block filled."""
+  given = np.full((4, 12), toys.MASK)
+  given[1, 4:8] = 2
+  found = [_with_network(network, cache, given=given, block_causal=True,
+                         shifted=shifted) for cache in (False, True)]
   np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
   assert _difference(found) < 1e-4
-  assert found[0].whole_forwards.tolist() == [8] * 4
-  assert found[1].whole_forwards.tolist() == [2] * 4
+  second = [out.trace[0][np.array([0, 2, 3]), 4:8, 4:8] for out in found]
+  np.testing.assert_allclose(*second, atol=1e-4)
+  assert found[0].whole_forwards.tolist() == [12, 8, 12, 12]
+  assert found[1].whole_forwards.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_drafts_with_a_kept_cache_lose_nothing(network, shifted):
+  """FreeDave, token for token, in fewer forwards; not beyond a block."""
+  run = functools.partial(_with_network, network, block_causal=True,
+                          shifted=shifted)
+  slow = run(False)
+  fast = run(True, canvas.methods.free_dave(1, 4))
+  np.testing.assert_array_equal(fast.tokens, slow.tokens)
+  np.testing.assert_array_equal(fast.steps, slow.steps)
+  assert (np.asarray(fast.forwards) < np.asarray(slow.forwards)).all()
+  # At least one forward a block.
+  assert (np.asarray(fast.forwards) >= 3).all()
 
 
 def test_control_a_cache_is_not_exact_where_all_is_seen(network):
@@ -229,7 +250,8 @@ def test_learn2pd_fills_what_its_filter_is_sure_of():
     (dict(eos_id=9), "eos_id=9: 0 to 6"),
     (dict(method=canvas.methods.learn2pd()), "has parameters"),
     (dict(method_params=()), "has no parameters"),
-    (dict(method=canvas.methods.free_dave(1, 2), cache=True), "cache=False"),
+    (dict(method=canvas.methods.free_dave(1, 2), cache=True),
+     "block_causal=True alone; cache=False"),
     (dict(method=None), "canvas.Method is needed"),
     (dict(key=0), "key=0: a random key is needed"),
     (dict(prompts=np.full((4, 5), 9)), r"prompts\[0, 0\]=9: 0 to 6"),

@@ -12,7 +12,8 @@ from support.published_configs import (LLAMA_2, LLAMA_1, LLAMA_3_2, MISTRAL,
                                        QWEN_3_MOE, QWEN_2_MOE, OLMOE, PYTHIA,
                                        NEW_PYTHIA, STARCODER_2, GPT_2,
                                        NEW_GEMMA_3, OPT, QWEN_3_NEXT,
-                                       QWEN_3_5, QWEN_3_5_TEXT, read)
+                                       QWEN_3_5, QWEN_3_5_TEXT,
+                                       GRANITE_4_H, read)
 
 # Fields that transformers has a default for in each family.
 LEFT_OUT = set("""
@@ -21,7 +22,8 @@ LEFT_OUT = set("""
     linear_value_head_dim layer_norm_eps max_position_embeddings
     mlp_bias n_positions norm_topk_prob num_experts_per_tok num_key_value_heads
     query_pre_attn_scalar rms_norm_eps rope_scaling rope_theta rotary_emb_base
-    rotary_pct sliding_window tie_word_embeddings use_sliding_window
+    mamba_d_conv mamba_d_state mamba_expand mamba_n_groups mamba_n_heads
+    num_local_experts rotary_pct shared_intermediate_size sliding_window tie_word_embeddings use_sliding_window
     """.split())
 # As they are published, but for fields that make no difference to a test.
 PUBLISHED = {
@@ -76,6 +78,12 @@ PUBLISHED = {
         attention_gate=True, qk_norm=True, norm="rms_plus_one", rope_part=0.25,
         rope_theta=1e7, tie_embeddings=False, embedding_scale=1,
         feed_forward="swiglu")),
+    "Granite 4.0 H Micro": (GRANITE_4_H, dict(
+        linear_layer="mamba2", attention_layers=(5, 15, 25, 35),
+        linear_key_heads=1, linear_value_heads=64, linear_key_dim=128,
+        linear_value_dim=64, linear_conv=4, positions="none", head_dim=64,
+        query_scalar=4096, hidden_dim=8192, num_experts=0, embedding_scale=12,
+        residual_scale=0.22, logit_divisor=8, tie_embeddings=True)),
     "Qwen3.5 4B": (QWEN_3_5, dict(
         dim=2560, num_experts=0, hidden_dim=9216, full_every=4, rope_part=0.25,
         linear_key_heads=16, linear_value_heads=32, rope_theta=1e7,

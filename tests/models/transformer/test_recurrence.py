@@ -243,13 +243,16 @@ def test_bfloat16_is_close_to_float32(config):
      "linear_key_heads=2: .* states hold all tokens"),
     (lambda: guided.combined([TARGET.lm, DRAFT.lm], jnp.add).init_cache(1, 4),
      "recurrent layers are not supported"),
+    (lambda: dj.canvas.as_draft(dj.canvas.MaskedModel(MAMBA.lm, 12), 12),
+     "model: a masked-diffusion model of recurrent layers is not supported"),
     (lambda: dataclasses.replace(tiny.DELTA, scan_layers=True),
      "scan_layers=True, linear_key_heads=2: .*neither windows nor a scan"),
     (lambda: dataclasses.replace(tiny.DELTA, window=4),
      "window=4, linear_key_heads=2"),
     (lambda: dataclasses.replace(tiny.DELTA, linear_value_heads=3),
      "linear_value_heads=3, .* a multiple of the first")],
-                         ids=["pearl", "window", "guided", "scan", "windows",
+                         ids=["pearl", "window", "guided", "masked", "scan",
+                              "windows",
                               "heads"])
 def test_what_states_do_not_allow_is_refused(run, message):
   with pytest.raises(ValueError, match=message):
@@ -307,6 +310,18 @@ def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
   # the inputs.
   assert memory.size(block.features) == 36 * (
       4 * (32 + 16 * 128 + 32 * 128) + 2 * 8192)
+
+
+  # Of Granite 4.0 H Micro: 36 layers of 64 heads of 128 x 64 numbers; of a node
+  # 64 decays, one key for all heads, 64 changes, and the inputs.
+  lm = transformer.language_model(published_configs.read(
+      tmp_path, published_configs.GRANITE_4_H))
+  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
+  block = jax.eval_shape(lambda x: cache_lib.init_block(x, 1), cache)
+  inputs = 2 * 128 + 64 * 64
+  assert memory.size(cache.states) == 36 * (64 * 128 * 64 * 4 + 3 * inputs * 2)
+  assert memory.size(block.features) == 36 * (
+      4 * (64 + 128 + 64 * 64) + 2 * inputs)
 
 
 @pytest.mark.long
