@@ -4,8 +4,10 @@ from decoding_jax.canvas import confidence, filters, methods, rules
 from decoding_jax.canvas.draft_model import as_draft
 from decoding_jax.canvas.drafts import with_drafts
 from decoding_jax.canvas.generate import generate
+from decoding_jax.canvas.target_model import as_target
 from decoding_jax.canvas.types import Filled, Method
 from decoding_jax.types import MaskedModel
 
-__all__ = ["Filled", "MaskedModel", "Method", "as_draft", "confidence",
-           "filters", "generate", "methods", "rules", "with_drafts"]
+__all__ = ["Filled", "MaskedModel", "Method", "as_draft",
+           "as_target", "confidence", "filters", "generate", "methods",
+           "rules", "with_drafts"]

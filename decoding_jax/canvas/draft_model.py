@@ -37,7 +37,10 @@ def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     del cache, slot
-    tokens = jnp.where(tokens < 0, model.mask_id, tokens)
+    is_mask = tokens < 0
+    tokens = jnp.where(is_mask, model.mask_id, tokens)
+    if model.block_causal:  # The text does not see what follows it.
+      mask &= is_mask[:, :, None] | ~is_mask[:, None]
     empty = inner.init_cache(len(tokens), 0)
     logits, _ = inner.forward(
         params, tokens, positions, empty,
