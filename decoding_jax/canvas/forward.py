@@ -163,8 +163,9 @@ def _sees(context: Context, queries, keys, padding):
       (keys >= padding[:, None])[:, None], (*queries.shape, keys.shape[1]))
   if context.model.block_causal:
     width = context.prompts.shape[1]
-    # The prompt is block -1.
-    number = lambda slots: jnp.maximum(slots - width, -1) // context.block
+    # The prompt is block -1, or blocks -1, -2, ...
+    least = -width if context.model.causal_prompt else -1
+    number = lambda slots: jnp.maximum(slots - width, least) // context.block
     visible &= number(keys)[:, None] <= number(queries)[:, :, None]
   # A padding slot sees itself, so that no softmax is over nothing.
   return visible | (queries[:, :, None] == keys[:, None])

@@ -166,8 +166,8 @@ def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
   """Reads a masked-diffusion model.
 
   Args:
-    folder: of LLaDA or Dream, or of a model that was trained here; or a name,
-      see `resolve.folder`.
+    folder: of LLaDA, Dream, SDAR or Fast-dLLM v2, or of a model that was
+      trained here; or a name, see `resolve.folder`.
     **options: of `load`.
 
   Returns:
@@ -182,7 +182,7 @@ def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
   lm, params = load(folder, **options)
   if not hf_config.is_hf(folder):
     return types.MaskedModel(lm, lm.vocab_size - 1), params
-  return types.MaskedModel(lm, *hf_masked.mask_of(folder)), params
+  return types.MaskedModel(lm, **hf_masked.mask_of(folder)), params
 
 
 def quantize(config: transformer.Config, params: types.Params

@@ -48,7 +48,9 @@ ARCHITECTURES = {
     qwen3_next.DENSE: "Qwen3_5ForCausalLM",
     qwen3_next.WHOLE: "Qwen3_5ForConditionalGeneration",
     "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel", **deepseek.FAMILIES,
-    masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel"}
+    masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel",
+    masked.SDAR: "SDARForCausalLM",
+    masked.FAST: "Fast_dLLM_QwenForCausalLM"}
 
 # For training, for generation, for other libraries, or just notes; and what
 # changes nothing but rounding. Beside these, names that begin with "_" or have
@@ -121,8 +123,8 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
             "starcoder2": neox.parse, qwen3_next.NEXT: qwen3_next.parse,
-            qwen3_next.DENSE: qwen3_next.parse, masked.LLADA: masked.parse,
-            masked.DREAM: masked.parse,
+            qwen3_next.DENSE: qwen3_next.parse,
+            **dict.fromkeys(masked.FAMILIES, masked.parse),
             granite_hybrid.FAMILY: granite_hybrid.parse,
             **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
 

@@ -1,8 +1,10 @@
-"""Masked-diffusion models of Hugging Face: LLaDA and Dream.
+"""Masked-diffusion models of Hugging Face: LLaDA, Dream, SDAR, Fast-dLLM v2.
 
 LLaDA (arXiv 2502.09992) is a Llama whose fields and tensors have the names of
 OLMo; Dream (arXiv 2508.15487) is a Qwen2. All tokens of both see each other.
-Their files name code of their own, which is not run.
+SDAR (arXiv 2510.06303) is a Qwen3 and Fast-dLLM v2 (arXiv 2509.26328) a Qwen2
+whose tokens see their block and those before it. The files name code of their
+own, which is not run.
 """
 
 import pathlib
@@ -13,8 +15,15 @@ from models.huggingface import config_fields
 from models.huggingface import llama
 from models.huggingface import rope as hf_rope
 
-LLADA, DREAM = "llada", "Dream"
-FAMILIES = (LLADA, DREAM)
+LLADA, DREAM, SDAR, FAST = "llada", "Dream", "sdar", "Fast_dLLM_Qwen"
+FAMILIES = (LLADA, DREAM, SDAR, FAST)
+# What those are that have the names of a causal family.
+_LIKE = {DREAM: "qwen2", SDAR: "qwen3", FAST: "qwen2"}
+# Of the tokenizer, which all models of Fast-dLLM v2 share; no field says.
+_FAST_MASK = 151665
+# Lengths of blocks in training, and what concerns that alone.
+_TRAINING = ("bd_size", "block_size", "attn_implementation",
+             "fuse_cross_entropy", "ep_size")
 # Fields of LLaDA, as `transformer.Config` calls what they hold.
 LLADA_SIZES = {"vocab_size": "vocab_size", "dim": "d_model",
                "num_layers": "n_layers", "num_heads": "n_heads",
@@ -34,7 +43,9 @@ _UNUSED = """
     rope_full_precision
     """.split()
 _CODE = {LLADA: r"(configuration|modeling)_llada\.",
-         DREAM: r"(configuration|modeling|tokenization)_dream\."}
+         DREAM: r"(configuration|modeling|tokenization)_dream\.",
+         SDAR: r"(configuration|modeling)_sdar\.",
+         FAST: r"(configuration|modeling)\."}
 _TOP = {"wte.weight": "model.embed_tokens.weight",
         "ln_f.weight": "model.norm.weight", "ff_out.weight": "lm_head.weight"}
 _BLOCK = {"attn_norm": "input_layernorm", "q_proj": "self_attn.q_proj",
@@ -63,9 +74,11 @@ def parse(fields, family, common):
     if not re.match(_CODE[family], str(value).rpartition("--")[2]):
       raise ValueError(f"auto_map: {json_files.shortened(str(value))} of "
                        f"{family} is not supported.")
-  _take(fields, "mask_token_id")  # Of no use to the architecture.
-  if family == DREAM:
-    return llama.parse(fields, "qwen2", common)
+  _mask(fields, family)  # Of no use to the architecture.
+  if family in _LIKE:
+    for name in _TRAINING:
+      fields.pop(name, None)
+    return llama.parse(fields, _LIKE[family], common)
   for name, allowed in _FIXED.items():
     config_fields.take_one_of(fields, name, family, allowed)
   config_fields.take_one_of(fields, "embedding_size", family,
@@ -83,8 +96,12 @@ def parse(fields, family, common):
       "norm_eps": _take(fields, "rms_norm_eps", 1e-5), **rope}
 
 
-def mask_of(folder) -> tuple[int, bool]:
-  """Returns the mask's token, and whether logits are those of the next token.
+def _mask(fields, family):
+  return _take(fields, "mask_token_id", *[_FAST_MASK] * (family == FAST))
+
+
+def mask_of(folder) -> dict:
+  """Returns the fields of `types.MaskedModel` but for the language model.
 
   Args:
     folder: with a `config.json`.
@@ -98,7 +115,9 @@ def mask_of(folder) -> tuple[int, bool]:
   if family not in FAMILIES:
     raise ValueError(f"'{path}': model_type={json_files.shown(family)} is no "
                      f"masked-diffusion model; {' or '.join(FAMILIES)} is.")
-  return _take(fields, "mask_token_id"), family == DREAM
+  in_blocks = family in (SDAR, FAST)
+  return {"mask_id": _mask(fields, family), "shifted": family in (DREAM, FAST),
+          "block_causal": in_blocks, "causal_prompt": in_blocks}
 
 
 def renamed(found):

@@ -259,6 +259,35 @@ DREAM = {
     "sliding_window": None, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "use_cache": True, "use_sliding_window": False,
     "vocab_size": 152064}
+# 1.7B Chat.
+SDAR = {
+    "architectures": ["SDARForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "attn_implementation": "flex_attention",
+    "auto_map": {"AutoConfig": "configuration_sdar.SDARConfig",
+                 "AutoModel": "modeling_sdar.SDARModel",
+                 "AutoModelForCausalLM": "modeling_sdar.SDARForCausalLM"},
+    "block_size": 4, "bos_token_id": 151643, "debug": False,
+    "eos_token_id": 151643, "ep_size": 1, "fuse_cross_entropy": True,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 6144,
+    "mask_token_id": 151669, "max_position_embeddings": 32768,
+    "max_window_layers": 28, "micro_forward": False, "model_type": "sdar",
+    "num_attention_heads": 16, "num_hidden_layers": 28,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 1000000, "skip_checkpoint": False, "sliding_window": None,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "use_cache": False, "use_deepep": False, "use_sliding_window": False,
+    "vocab_size": 151936}
+# A Qwen2.5 whose mask is given by its code alone.
+FAST_DLLM = {
+    **{name: x for name, x in DREAM.items() if name != "mask_token_id"},
+    "architectures": ["Fast_dLLM_QwenForCausalLM"], "bd_size": 32,
+    "auto_map": {
+        "AutoConfig": "configuration.Fast_dLLM_QwenConfig",
+        "AutoModel": "modeling.Fast_dLLM_QwenModel",
+        "AutoModelForCausalLM": "modeling.Fast_dLLM_QwenForCausalLM"},
+    "layer_types": ["full_attention"] * 28, "max_position_embeddings": 32768,
+    "model_type": "Fast_dLLM_Qwen"}
 DEEPSEEK_3 = {
     "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False,
     "attention_dropout": 0.0, "auto_map": {

@@ -68,6 +68,7 @@ _WRITTEN_AS = {"phi3": {"llama", "mistral", "phi3"}, "gemma3": {"gemma3_text"},
                **dict.fromkeys(("kimi_k2", "deepseek_v32", "glm_moe_dsa",
                                 "glm4_moe_lite"), {"deepseek_v3"}),
                "llada": {"llama"}, "Dream": {"qwen2"}, "mimo": {"qwen2"},
+               "sdar": {"qwen3"}, "Fast_dLLM_Qwen": {"qwen2"},
                "qwen3_5": {"qwen3_5_text"}}
 
 

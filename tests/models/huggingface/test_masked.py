@@ -31,6 +31,17 @@ _SMALL = {
                   num_key_value_heads=1, intermediate_size=HIDDEN,
                   rope_theta=THETA, mask_token_id=12, rms_norm_eps=EPS,
                   max_position_embeddings=32, torch_dtype="float32")}
+_QWEN = {name: _SMALL["Dream"][name] for name in (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "intermediate_size", "rope_theta", "rms_norm_eps",
+    "max_position_embeddings", "torch_dtype")}
+_SMALL |= {
+    "sdar": dict(published.SDAR, **_QWEN, head_dim=DIM // HEADS,
+                 mask_token_id=12),
+    "Fast_dLLM_Qwen": dict(
+        published.FAST_DLLM, **_QWEN, mask_token_id=12,
+        layer_types=["full_attention"] * LAYERS)}
+_IN_BLOCKS = ("sdar", "Fast_dLLM_Qwen")
 # What layers of both have, and how each file calls it.
 _NAMES = {
     "llada": dict(
@@ -46,6 +57,7 @@ _NAMES = {
         norm="post_attention_layernorm", gate="mlp.gate_proj",
         up="mlp.up_proj", down="mlp.down_proj",
         embedding="model.embed_tokens", last="model.norm", head="lm_head")}
+_NAMES |= dict.fromkeys(_IN_BLOCKS, _NAMES["Dream"])
 
 
 def _tensors(family):
@@ -62,18 +74,25 @@ def _tensors(family):
                      ("down", (DIM, HIDDEN))):
       name = names["layer"].format(i) + names[x]
       shapes[f"{name}.weight"] = shape
-      if family == "Dream" and x in ("query", "key", "value"):
+      if family in ("Dream", "Fast_dLLM_Qwen") and (
+          x in ("query", "key", "value")):
         shapes[f"{name}.bias"] = shape[:1]
+      if family == "sdar" and x in ("query", "key"):
+        shapes[f"{name[:-4]}norm.weight"] = (DIM // HEADS,)
   return {name: rng.normal(0.5 * (len(shape) == 1), 0.4, shape).astype(
       np.float32) for name, shape in shapes.items()}
 
 
-def _reference(family, tensors, tokens):
-  """Returns logits `[T, V]` float64 of tokens that all see each other."""
+def _reference(family, tensors, tokens, blocks=None):
+  """Returns logits `[T, V]` float64 of tokens that all see each other.
+
+  Or, with the block `[T]` of each, those of no later block.
+  """
   names = _NAMES[family]
+  blocks = np.zeros(len(tokens)) if blocks is None else np.asarray(blocks)
 
   def norm(x, name):
-    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + EPS) * (
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPS) * (
         tensors[f"{name}.weight"])
 
   def linear(x, name):
@@ -94,9 +113,13 @@ def _reference(family, tensors, tokens):
     y = norm(x, at("attention_norm"))
     q, k, v = (linear(y, at(name)).reshape(len(x), -1, DIM // HEADS)
                for name in ("query", "key", "value"))
+    if family == "sdar":
+      q, k = norm(q, at("query")[:-4] + "norm"), norm(k, at("key")[:-4] +
+                                                      "norm")
     q, k = rotated(q), rotated(k)
     k, v = (np.repeat(z, HEADS // z.shape[1], axis=1) for z in (k, v))
     scores = np.einsum("qhc,khc->hqk", q, k) / np.sqrt(DIM // HEADS)
+    scores = np.where(blocks[None] > blocks[:, None], -np.inf, scores)
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
     shares /= shares.sum(axis=-1, keepdims=True)
     x = x + linear(np.einsum("hqk,khc->qhc", shares, v).reshape(len(x), -1),
@@ -119,7 +142,8 @@ def test_logits_are_those_of_the_reference(folder):
   family, path = folder
   model, params = checkpoints.load_masked(path)
   assert (model.mask_id, model.shifted) == {
-      "llada": (11, False), "Dream": (12, True)}[family]
+      "llada": (11, False), "Dream": (12, True), "sdar": (12, False),
+      "Fast_dLLM_Qwen": (12, True)}[family]
   tokens = np.array([[3, 1, 4, 11, 5, 9, 2, 12]])
   expected = _reference(family, _tensors(family), tokens[0])
   logits = transformer.bidirectional_logits(model.language_model, params,
@@ -132,22 +156,40 @@ def test_logits_are_those_of_the_reference(folder):
 
 
 def test_fills_a_canvas_as_plain_python_does(folder):
-  """One token a step; Dream's logits are those of the token after."""
+  """One token a step; logits may be those of the token after.
+
+  Of SDAR and Fast-dLLM v2 prompts are in blocks too, and drafts with a cache
+  give the same text.
+  """
   family, path = folder
   model, params = checkpoints.load_masked(path)
-  tensors, prompt, text = _tensors(family), [3, 1, 4], [model.mask_id] * 4
+  tensors, prompt, text = _tensors(family), [3, 1, 4, 2], [model.mask_id] * 4
+  blocks = np.arange(8) // 2 if family in _IN_BLOCKS else None
   while model.mask_id in text:
-    logits = _reference(family, tensors, [*prompt, *text])
-    logits = logits[2:-1] if model.shifted else logits[3:]
+    logits = _reference(family, tensors, [*prompt, *text], blocks)
+    logits = logits[3:-1] if model.shifted else logits[4:]
     logits[:, model.mask_id] = -np.inf
     probs = np.exp(logits - np.logaddexp.reduce(logits, 1, keepdims=True))
     best = np.where(np.array(text) == model.mask_id, probs.max(axis=1), -1)
+    if model.block_causal and model.mask_id in text[:2]:
+      best[2:] = -1
     text[np.argmax(best)] = int(np.argmax(probs[np.argmax(best)]))
-  out = dj.canvas.generate(
-      jax.random.key(0), np.array([prompt]), np.array([3]),
-      method=dj.canvas.methods.static(1), model=model, params=params, length=4,
-      block=4)
-  assert out.tokens[0].tolist() == text
+  run = lambda method, **kwargs: dj.canvas.generate(
+      jax.random.key(0), np.array([prompt]), np.array([4]), method=method,
+      model=model, params=params, length=4,
+      block=2 if model.block_causal else 4, **kwargs)
+  assert run(dj.canvas.methods.static(1)).tokens[0].tolist() == text
+  if model.block_causal:
+    assert run(dj.canvas.methods.free_dave(1, 2),
+               cache=True).tokens[0].tolist() == text
+
+
+def test_what_is_published_in_blocks_is_read():
+  sdar, fast = (hf_config._parse(x) for x in (published.SDAR,
+                                              published.FAST_DLLM))
+  assert not sdar[1] and not fast[1]
+  assert sdar[0].qk_norm and sdar[0].head_dim == 128
+  assert fast[0].qkv_bias and not fast[0].qk_norm
 
 
 def test_what_is_published_is_read():
