@@ -42,9 +42,9 @@ def check(prompts, prompt_lengths, *, method, model, params, length, block,
         f"method_params={'None' if method_params is None else '...'}: method "
         f"{method.name} has {'' if method.needs_params else 'no '}parameters.")
   if cache and method.drafts > 1 and not model.block_causal:
-    raise ValueError(f"cache=True: method {method.name} has drafts, whose cache "
-                     "is exact with model.block_causal=True alone; cache=False "
-                     "is needed.")
+    raise ValueError(f"cache=True: method {method.name} has drafts, whose "
+                     "cache is exact with model.block_causal=True alone; "
+                     "cache=False is needed.")
   if canvases is not None and jnp.shape(canvases) != (len(prompts), length):
     raise ValueError(f"canvases has shape {jnp.shape(canvases)}: [B, L]="
                      f"{(len(prompts), length)} is needed.")

@@ -17,7 +17,6 @@ section 3.2), and everything is read again where a block begins.
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import kernels
 from decoding_jax.canvas.types import Context
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Block

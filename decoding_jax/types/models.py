@@ -173,9 +173,9 @@ class MaskedModel(NamedTuple):
       models that were adapted from autoregressive ones, such as Dream.
     block_causal: whether a block sees itself, the blocks before it and the
       prompt, which sees itself alone; else all tokens see each other.
-    causal_prompt: whether the prompt is made of such blocks too (SDAR, Fast-dLLM
-      v2). They end where the canvas begins, so that of a prompt that is no
-      multiple of blocks the first one is short.
+    causal_prompt: whether the prompt is made of such blocks too (SDAR,
+      Fast-dLLM v2). They end where the canvas begins, so that of a prompt that
+      is no multiple of blocks the first one is short.
   """
   language_model: LanguageModel
   mask_id: int

@@ -332,7 +332,7 @@ def _check_latent(config):
 
 
 def _check_linear(config):
-  """Raises ValueError unless layers with a state can be as a config has them."""
+  """Raises ValueError unless layers with a state can be as they are given."""
   if not (config.linear_value_heads > 0 and config.linear_conv > 1
           and not config.linear_value_heads % config.linear_key_heads
           and config.linear_key_dim > 0 and config.linear_value_dim > 0):

@@ -148,7 +148,8 @@ def _unrolled(module, x, kv, slot, views, states=()):
   for i, (recurrent, narrow) in zip(numbers, list(kinds)[module.first:]):
     # With one view it is both the first and the last.
     layer_kv, seen, mixer, found = (
-        (next(olds), view, _MIXERS[module.config.linear_layer], updates) if recurrent else
+        (next(olds), view, _MIXERS[module.config.linear_layer], updates)
+        if recurrent else
         (next(old), views[-1 if narrow else 0], None, fresh))
     arguments = x, layer_kv, None, slot, (seen,)
     name, own = f"layer_{i}", module.config.of_layer(i)

@@ -19,7 +19,8 @@ NETWORK = tiny.random_model(CONFIG)
 
 
 def masked(shifted):
-  return dj.canvas.MaskedModel(NETWORK.lm, toys.MASK, shifted, block_causal=True)
+  return dj.canvas.MaskedModel(NETWORK.lm, toys.MASK, shifted,
+                               block_causal=True)
 
 
 def slow_logits(shifted, params, tokens):

@@ -23,7 +23,8 @@ LEFT_OUT = set("""
     mlp_bias n_positions norm_topk_prob num_experts_per_tok num_key_value_heads
     query_pre_attn_scalar rms_norm_eps rope_scaling rope_theta rotary_emb_base
     mamba_d_conv mamba_d_state mamba_expand mamba_n_groups mamba_n_heads
-    num_local_experts rotary_pct shared_intermediate_size sliding_window tie_word_embeddings use_sliding_window
+    num_local_experts rotary_pct shared_intermediate_size sliding_window
+    tie_word_embeddings use_sliding_window
     """.split())
 # As they are published, but for fields that make no difference to a test.
 PUBLISHED = {

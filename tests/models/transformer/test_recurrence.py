@@ -310,8 +310,6 @@ def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
   # the inputs.
   assert memory.size(block.features) == 36 * (
       4 * (32 + 16 * 128 + 32 * 128) + 2 * 8192)
-
-
   # Of Granite 4.0 H Micro: 36 layers of 64 heads of 128 x 64 numbers; of a node
   # 64 decays, one key for all heads, 64 changes, and the inputs.
   lm = transformer.language_model(published_configs.read(
