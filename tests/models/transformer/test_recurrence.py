@@ -287,7 +287,8 @@ def without_siblings_apart(lm):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("config", ["delta", "mamba"])
+@pytest.mark.parametrize("config", [tiny.DELTA, tiny.MAMBA],
+                         ids=["delta", "mamba"])
 def test_joint_distribution(config):
   """Control: siblings that go on from each other's state."""
   assert p_value(config, lambda lm: lm) > exactness.MIN_P_VALUE
