@@ -64,13 +64,18 @@ STATES = dataclasses.replace(
     TARGET, num_layers=2, full_every=2, linear_key_heads=4,
     linear_value_heads=8, linear_key_dim=4, linear_value_dim=4, linear_conv=3,
     attention_gate=True)
+# As of Granite 4.0 H: one group of keys, so that every device has all heads.
+MAMBA = dataclasses.replace(
+    STATES, linear_layer="mamba2", linear_key_heads=1, full_every=0,
+    attention_layers=(1,), positions="none", attention_gate=False)
 
 
 def save(folder):
   """Writes all models."""
   tokenizer = tokenizers.train(["a b c"], TARGET.vocab_size)
   for name, config in (("target", TARGET), ("draft", DRAFT),
-                       ("experts", EXPERTS), ("states", STATES)):
+                       ("experts", EXPERTS), ("states", STATES),
+                       ("mamba", MAMBA)):
     checkpoints.save(folder / name, config, tiny.random_model(config).params,
                      tokenizer)
 
@@ -252,6 +257,9 @@ def main(folder):
   one, _ = run(folder, None, target="states")
   found["states"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
                                      target="states"))
+  one, _ = run(folder, None, target="mamba")
+  found["mamba"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
+                                    target="mamba"))
   one, _ = run(folder, None, processed)
   out, _ = run(folder, mesh_shapes.make((4, 2)), processed)
   found["processed"] = bool((out.tokens == one.tokens).all())

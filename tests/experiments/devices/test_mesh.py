@@ -102,6 +102,7 @@ def test_same_tokens_of_layers_with_a_state(found):
   """Their heads are split as parameters are."""
   assert found["states"]["same"] and found["states"]["off"] < 1e-4
   assert found["states"]["whole"] == 0
+  assert found["mamba"]["same"] and found["mamba"]["off"] < 1e-4
 
 
 def test_a_draft_that_all_devices_have(found):
