@@ -36,8 +36,8 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
-            "diffusion", "entropy_threshold", "estimate", "exactness",
+PROGRAMS = ("benchmark", "bigram_head", "cdsl", "complete", "convert",
+            "device_check", "diffusion", "entropy_threshold", "estimate", "exactness",
             "forward_cycles", "generate", "grammar", "parity", "plan_check",
             "prefix_sharing", "prompt_vectors", "queue_counts", "role_timing",
             "row_counts", "rsd", "scaling",
