@@ -16,7 +16,6 @@ import jax
 import ml_collections
 import numpy as np
 
-import decoding_jax as dj
 from decoding_jax.speculation import tree_planning
 from decoding_jax.speculation import verifiers
 from experiments.app import launch
@@ -66,8 +65,12 @@ def main():
 def predicted(spec, accepts, temperature) -> float:
   """Returns the tokens of a step that `auto` expects; -inf if it tries none.
 
+  It tries no independent samples, and of rules those of
+  `text_estimates.acceptances`: not `rheo`, `gbv` and others that need a
+  derivation of their own.
+
   Args:
-    spec: of a chain, `rsd_c` or `opt_tree`.
+    spec: of a chain, `rsd_c`, `rsd_s`, `specinfer` or `opt_tree`.
     accepts: of `auto_method.acceptances`.
     temperature: at 0 there is one way to verify.
 
@@ -81,11 +84,15 @@ def predicted(spec, accepts, temperature) -> float:
     trees = tree_planning.best_trees(accepts["match"], sizes["nodes"],
                                      sizes["depth"])
     return tree_planning.expected_tokens(trees[-1], accepts["match"])
-  layout = method_specs.read(spec).greedy.drafter.layout
-  if not isinstance(layout, dj.Layout) or name not in ("speculative", "rsd_c"):
-    raise launch.UserError(f"{name}: chains, rsd_c and opt_tree are compared.")
-  if rule not in accepts:
+  if name not in ("speculative", "rsd_c", "rsd_s", "specinfer"):
+    raise launch.UserError(f"{name}: chains, rsd_c, rsd_s, specinfer and "
+                           "opt_tree are compared.")
+  if rule not in accepts or name == "specinfer":
     return -math.inf
+  if name == "rsd_s":
+    return tree_planning.beam_tokens(sizes["width"], sizes["depth"],
+                                     accepts[rule])
+  layout = method_specs.read(spec).greedy.drafter.layout
   widths = (1, *layout.widths)
   return tree_planning.expected_tokens(
       tuple((b,) * n for b, n in zip(layout.branching, widths)), accepts[rule])

@@ -36,13 +36,12 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
-            "diffusion", "entropy_threshold", "estimate", "exactness",
-            "forward_cycles", "generate", "grammar", "parity", "plan_check",
-            "prefix_sharing", "prompt_vectors", "queue_counts", "role_timing",
-            "row_counts", "rsd", "scaling",
-            "start_table", "synthetic_pair", "tpu_estimate", "train",
-            "tree_budget")
+PROGRAMS = ("benchmark", "bigram_head", "cdsl", "complete", "convert",
+            "device_check", "diffusion", "entropy_threshold", "estimate",
+            "exactness", "forward_cycles", "generate", "grammar", "parity",
+            "plan_check", "prefix_sharing", "prompt_vectors", "queue_counts",
+            "role_timing", "row_counts", "rsd", "scaling", "start_table",
+            "synthetic_pair", "tpu_estimate", "train", "tree_budget")
 # Former names of programs, which run them.
 FORMER = {"experiments.tpu_estimate": "experiments.estimate"}
 EXPERIMENTS = [

@@ -133,6 +133,12 @@ def expected_tokens(children, accept: Acceptance) -> float:
   return total
 
 
+def beam_tokens(width: int, depth: int, accept: Acceptance) -> float:
+  """Returns what `expected_tokens` does, of a beam of so many a level."""
+  chances = [_of_beam(accept, width, level) for level in range(1, depth + 1)]
+  return 1 + float(np.cumprod(chances).sum())
+
+
 def best_trees(accept: Acceptance, nodes: int, depth: int):
   """The trees of most expected tokens (arXiv 2402.12374, section 3.1.2).
 
@@ -315,9 +321,8 @@ def _plan(spec, children, accept, costs):
 
 
 def _beam_plan(rule, width, depth, accept, costs):
-  chances = [_of_beam(accept, width, level) for level in range(1, depth + 1)]
   return _of(_spec("rsd_s", rule, {"width": width, "depth": depth}),
-             1 + float(np.cumprod(chances).sum()), (width,) * depth, costs)
+             beam_tokens(width, depth, accept), (width,) * depth, costs)
 
 
 def _of(spec, tokens, level_widths, costs, nodes=None):

@@ -52,6 +52,8 @@ class Config:
     causal: whether positions attend to those before them alone.
     draft_vocab: tokens that it can draft, `params["tokens"]`, with their rows
       of the target's output layer, `params["output"]`; 0: all.
+    markov_root: whether the root biases the first token too; not where layers
+      have learned without a bias, since they have read the root.
   """
   layers: Any
   block_size: int = 8
@@ -61,6 +63,7 @@ class Config:
   from_root: bool = False
   causal: bool = False
   draft_vocab: int = 0
+  markov_root: bool = True
 
   def __post_init__(self):
     if self.layers.scan_layers:
@@ -144,10 +147,16 @@ def predicted(config: Config, target, params, target_params, features, tokens,
   found = found.reshape(batch, count, *found.shape[1:])
   if config.markov_rank:
     before = np.minimum(places[:, None] + np.arange(config.depth), length - 1)
-    found += linear_ops.matmul(
-        linear_ops.lookup(params["markov_in"], tokens[:, before]),
-        params["markov_out"])
+    found += _bias(config, params, tokens[:, before],
+                   np.arange(config.depth)[:, None])
   return found
+
+
+def _bias(config, params, before, level):
+  """Returns `[..., N]` of the tokens before, `[...]`, at their levels."""
+  found = linear_ops.matmul(
+      linear_ops.lookup(params["markov_in"], before), params["markov_out"])
+  return found if config.markov_root else jnp.where(level > 0, found, 0)
 
 
 def _init(spec, batch, slots):
@@ -186,8 +195,7 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   del target_params, state
   found = jax.lax.dynamic_index_in_dim(draft.logits, level, 1)
   if spec.config.markov_rank:
-    before = linear_ops.lookup(params["markov_in"], nodes.of(tree.tokens, 1))
-    found += linear_ops.matmul(before, params["markov_out"])
+    found += _bias(spec.config, params, nodes.of(tree.tokens, 1), level)
   found = target_ends.spread(spec.target, found, params.get("tokens"))
   return jnp.broadcast_to(found, (len(found), nodes.width,
                                   found.shape[-1])), draft
@@ -260,7 +268,8 @@ def _config(folder):
       from_root=more.get("sample_from_anchor",
                          formats.architecture(fields) in _DSPARK),
       causal=more.get("causal_head", False),
-      draft_vocab=formats.draft_vocab(folder, more)), kept
+      draft_vocab=formats.draft_vocab(folder, more),
+      markov_root=more.get("markov_root", True)), kept
 
 
 def _names(config, tensors):
@@ -285,7 +294,7 @@ def _fields(config, kept, dtype):
       "target_layer_ids": list(kept),
       "markov_rank": config.markov_rank, "markov_head_type": "vanilla",
       "sample_from_anchor": config.from_root,
-      "causal_head": config.causal,
+      "causal_head": config.causal, "markov_root": config.markov_root,
       "draft_vocab_size": config.draft_vocab}
 
 
@@ -319,6 +328,7 @@ _ONLY = {"markov_head_type": "vanilla", "projector_type": "dflash"}
 FORMAT = formats.Format(
     _config, _names, _fields, architectures=(*_DFLASH, *_DSPARK),
     known={"sample_from_anchor": formats.FLAG, "causal_head": formats.FLAG,
+           "markov_root": formats.FLAG,
            "block_size": formats.Field(int, 2, 1 << 10),
            "mask_token_id": formats.Field(int, 0, 1 << 24),
            "markov_rank": formats.Field(int, 0, 1 << 20),

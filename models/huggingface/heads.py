@@ -154,6 +154,11 @@ def open_folder(folder, target: transformer.Config, dtype: str | None = None,
   return Loaded(head, head.abstract_params(), found.kept)
 
 
+def config(folder, target: transformer.Config):
+  """Returns the config of a head, such as a `block.Config`; see `load`."""
+  return _opened(folder, target, None).config
+
+
 def load(folder, target: transformer.Config, dtype: str | None = None,
          weights: str = quantization.DTYPE, target_params=None) -> Loaded:
   """Reads a head.

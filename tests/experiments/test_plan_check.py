@@ -1,5 +1,7 @@
 """What `auto` expects of the trees of a run, beside what was measured."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -29,8 +31,17 @@ def test_expected_tokens():
       1 + (.6 + .4 * .3) * 1.6)
   assert predicted("opt_tree", nodes=2, width=2, depth=1) == pytest.approx(
       1 + .9 + .1 * .8)
-  with pytest.raises(launch.UserError, match="rsd_s: chains, rsd_c"):
-    predicted("rsd_s", width=2, depth=2)
+  assert predicted("rsd_s", width=2, depth=2) == pytest.approx(1.96)
+  with pytest.raises(launch.UserError, match="spectr: chains, rsd_c"):
+    predicted("spectr", num_paths=2, depth=2)
+
+
+@pytest.mark.parametrize("spec", [
+    dict(name="rsd_s", width=2, depth=2, verification="rheo"),
+    dict(name="specinfer", num_paths=2, depth=2, verification="gbv"),
+    dict(name="specinfer", num_paths=2, depth=2)])
+def test_what_auto_does_not_try(spec):
+  assert predicted(**spec) == -math.inf
 
 
 def test_a_choice_is_good_within_the_interval_of_the_best():

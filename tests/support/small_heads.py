@@ -35,6 +35,8 @@ HEADS = {
                                    block_size=4, num_features=2), _ALL),
     "dspark": (block, block.Config(LAYER, block_size=3, num_features=2,
                                    markov_rank=2, from_root=True), _ALL),
+    "ubtree": (block, block.Config(LAYER, block_size=4, num_features=2,
+                                   markov_rank=2, markov_root=False), _ALL),
     "jetspec": (block, block.Config(LAYER, block_size=4, causal=True),
                 (_LAST,)),
     "fspad": (eagle, eagle.Config(LAYER, version=1, bias=True,

@@ -88,6 +88,7 @@ _METHODS = {
     "mtp": dj.methods.rsd_s(2, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),
+    "ubtree": dj.methods.rsd_s(3, 3),
     "jetspec": dj.methods.opt_tree(4, 3, 2),
     "fspad": dj.methods.rsd_c((2, 2)),
     "hydra": dj.methods.rsd_s(3, 3),

@@ -37,6 +37,9 @@ _WRITTEN = {
     "dspark": (block, block.Config(
         dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
         markov_rank=3, from_root=True), (0, 1)),
+    "ubtree": (block, block.Config(
+        dataclasses.replace(_LAYER, qk_norm=True), num_features=2,
+        markov_rank=3, markov_root=False), (0, 1)),
     "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (1,)),
     "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
                                   sampled_features=True, decoupled=True), (1,)),
