@@ -11,8 +11,9 @@ first token's distribution has read the token before it, and stays. The matrix
 of logarithms is kept to a rank, rows weighted by how often they occur: it is
 then DSpark's bias, and any method drafts with it, sampled or best-first.
 
-Of UBTree (arXiv 2609.39972) the abstract alone could be read: how its bigrams
-come about, and their weight, are this library's.
+Of UBTree (arXiv 2609.39972) no text was at hand, only that it scores trees by
+unigrams and bigrams: where its bigrams come from, and their weight, are this
+library's.
 """
 
 import dataclasses
