@@ -5,16 +5,18 @@ from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
 EXAMPLES = ({"depth": 1, "copies": 2, "min_ngram": 1},
-            {"depth": 2, "copies": 3, "min_ngram": 2})
+            {"depth": 2, "copies": 3, "min_ngram": 2},
+            {"depth": 1, "copies": 3, "min_ngram": 1, "width": 2})
 
 
 def make(depth: int, copies: int = 8, min_ngram: int = 3,
-         max_ngram: int = 8) -> Method:
-  """Makes a chain of a draft model, or of a head, or of copied tokens.
+         max_ngram: int = 8, width: int = 1) -> Method:
+  """Makes a chain of copied tokens, or what a draft model or a head drafts.
 
   Where the last tokens have occurred before, what came after them is drafted,
   as by `prompt_lookup`; elsewhere the draft model drafts, as by `speculative`
-  (after SAM decoding, arXiv 2411.10666). Block verification serves both.
+  or, of one level, `rsd_s` (after SAM decoding, arXiv 2411.10666). Traversal
+  verification serves all.
 
   Args:
     depth: tokens that the model drafts.
@@ -22,6 +24,8 @@ def make(depth: int, copies: int = 8, min_ngram: int = 3,
     min_ngram: last tokens that must have occurred before.
     max_ngram: tokens that are compared, at most; of several occurrences the
       latest one of the longest match is copied.
+    width: tokens that the model drafts as siblings, without replacement; more
+      than one are of one level. Of a head they cost no forward.
 
   Returns:
     The method.
@@ -30,12 +34,17 @@ def make(depth: int, copies: int = 8, min_ngram: int = 3,
     ValueError: naming the size, its value and what is allowed.
   """
   values.check_positive("depth", depth)
+  values.check_positive("width", width)
+  if width > 1 and depth > 1:
+    raise ValueError(f"width={width}, depth={depth}: depth=1 is needed for "
+                     "more than one sibling.")
   _, verifier, draws = verifiers.of_name("traversal",
                                          {Draws.WITHOUT_REPLACEMENT})
-  sizes, chain = (copies, min_ngram, max_ngram), (1,) * depth
+  sizes, branching = (copies, min_ngram, max_ngram), (width,) * depth
+  form = f"{depth}" if width == 1 else f"{width}x{depth}"
   return Method(
-      f"copy_or_draft({depth}, copies={copies}, ngram={min_ngram}-{max_ngram})",
+      f"copy_or_draft({form}, copies={copies}, ngram={min_ngram}-{max_ngram})",
       sampled=verifiers.pair(drafters.copied_or(
-          expanders.product_tree(chain, draws), *sizes), verifier),
+          expanders.product_tree(branching, draws), *sizes), verifier),
       greedy=verifiers.pair(drafters.copied_or(
-          expanders.top_k(chain), *sizes), verifiers.match()))
+          expanders.top_k(branching), *sizes), verifiers.match()))

@@ -14,6 +14,7 @@ path verification is assumed to accept as much as node-by-node.
 """
 
 import functools
+import time
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +53,9 @@ _MODEL_FREE = (_RECYCLING, _LOOKUP, _SUFFIX)
 # Methods whose children are no samples.
 _MATCHED = ("opt_tree", row_plans.NAME, *(spec["name"] for spec in _MODEL_FREE))
 _ROUNDS = 6
+# Of slow models fewer will do: the runs of a part end after so many seconds,
+# but not before two rounds.
+_SECONDS = 8
 # Methods to try out, each of which takes a compilation: the best ones of
 # different names, and of different ways to verify, since one that accepts more
 # may take longer.
@@ -275,18 +279,27 @@ def _without_model(spec, texts, costs):
 
 
 def _with_copies(plans, texts, costs, most):
-  """Yields the best chain that also copies, if there is one, as predicted.
+  """Yields the best chain and the best level of siblings that also copy.
 
   No tree may be deeper than a head drafts: `most` levels, or 0 for no limit.
   """
-  chains = [plan for plan in plans if plan.spec["name"] == _CHAIN["name"]]
-  if chains and texts:
-    best = max(chains, key=lambda plan: plan.rate)
-    spec = {**_COPIES, "depth": best.spec["depth"]}
+  if not texts:
+    return
+  chains = [({"depth": plan.spec["depth"]}, plan) for plan in plans
+            if plan.spec["name"] == _CHAIN["name"]]
+  siblings = [({"depth": 1, "width": plan.spec["branching"][0]}, plan)
+              for plan in plans if plan.spec["name"] == _SIBLINGS["name"]
+              and len(plan.spec["branching"]) == 1]
+  for group in filter(None, (chains, siblings)):
+    sizes, best = max(group, key=lambda found: found[1].rate)
+    spec = {**_COPIES, **sizes}
     spec["copies"] = max(min(spec["copies"], most or spec["copies"]),
                          spec["depth"])
+    if spec["copies"] == 1 and "width" in spec:
+      continue
     tokens, share = text_estimates.copied_steps(texts, spec, best.tokens)
-    seconds = share * tree_planning.step_seconds(costs, (), spec["copies"]) + (
+    nodes = spec["copies"] + spec.get("width", 1) - 1
+    seconds = share * tree_planning.step_seconds(costs, (), nodes) + (
         1 - share) * best.seconds
     yield tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
 
@@ -411,8 +424,10 @@ def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs,
   for method in chosen:
     jax.block_until_ready(run(method, 0))
     bar.update()
-  found = [[stopwatch.timed(run, method, number) for method in chosen]
-           for number in range(rounds or _ROUNDS)]
+  found, begun = [], time.monotonic()
+  for number in range(rounds or _ROUNDS):
+    if number < 2 or time.monotonic() - begun < _SECONDS:
+      found.append([stopwatch.timed(run, method, number) for method in chosen])
   return [_of_timings(method, timings)
           for method, timings in zip(chosen, zip(*found))]
 

@@ -80,8 +80,9 @@ _HEAD_OR_MODEL = {
                               verification=d.one_of(*_FIXED)),
     "opt_tree": _opt_tree, "shared_budget": _shared_budget,
     "propd": _propd,
-    "copy_or_draft": lambda d: dict(depth=d.size(1, 2), copies=d.size(2, DEPTH),
-                                    min_ngram=d.size(1, 2), max_ngram=2)}
+    "copy_or_draft": lambda d: dict(
+        d.one_of(dict(depth=1), dict(depth=2), dict(depth=1, width=2)),
+        copies=d.size(2, DEPTH), min_ngram=d.size(1, 2), max_ngram=2)}
 _DRAFTERS = {
     "head": _HEAD_OR_MODEL,
     "model": {

@@ -36,7 +36,8 @@ def copied_or(expander: Expander, copies: int, min_ngram: int,
   as many tokens as `expander` drafts.
 
   Args:
-    expander: of a chain.
+    expander: of a chain, or of one level of W siblings, the first of which the
+      copied tokens take the place of.
     copies: tokens that are copied, at most; as many as it drafts, or more.
     min_ngram: last tokens that must have occurred before.
     max_ngram: tokens that are compared, at most.
@@ -54,10 +55,14 @@ def copied_or(expander: Expander, copies: int, min_ngram: int,
     values.check_positive(name, value)
     if value < least:
       raise ValueError(f"{name}={value}: {least} or more is needed.")
-  if max(expander.layout.widths) > 1:
-    raise ValueError(f"expander: levels of {expander.layout.widths} nodes: a "
-                     "chain is needed.")
-  layout = tree_lib.product_layout((1,) * copies)
+  width = max(expander.layout.widths)
+  if width > 1 and (depth > 1 or copies == 1):
+    raise ValueError(f"expander: levels of {expander.layout.widths} nodes and "
+                     f"copies={copies}: a chain is needed, or one level and "
+                     "two copies or more.")
+  layout = tree_lib.product_layout((1,) * copies) if width == 1 else (
+      tree_lib.static_layout(((width,), (1,) + (0,) * (width - 1),
+                              *((1,),) * (copies - 2))))
   return Drafter(
       layout, language_model.init,
       functools.partial(_propose, expander, copies, min_ngram, max_ngram),
@@ -76,25 +81,41 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
   nothing = lambda state: jax.tree.map(
       lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(draft, state))
   own, pending = jax.lax.cond(copied.all(), nothing, draft, state)
-  depth = tree_lib.depth(expander.layout)
-  pad = lambda x, **how: jnp.pad(x[:, 1:], ((0, 0), (0, copies - depth)), **how)
-  choose = lambda span, x: jnp.where(copied[:, None], span[:, 0], pad(x))
-  spans = jnp.where(there, spans, 0)
+  spread = functools.partial(_spread, max(expander.layout.widths) - 1)
+  spans, there = jnp.where(there, spans, 0)[:, 0], there[:, 0]
+  more = spread(there).shape[1] + 1 - own.tokens.shape[1]
+  pad = lambda x: jnp.pad(x[:, 1:], ((0, 0), (0, more)))
+  choose = lambda span, x: jnp.where(copied[:, None], spread(span), pad(x))
   root = token_buffer.newest(state, 1)
   tokens = jnp.concatenate([root, choose(spans, own.tokens)], axis=1)
   valid = jnp.concatenate([jnp.ones_like(root, bool),
                            choose(there, own.valid)], axis=1)
-  parents = jnp.arange(NONE, copies, dtype=jnp.int32)[None]
-  tree = tree_lib.from_parents(tokens, jnp.broadcast_to(parents, tokens.shape),
-                               valid)
+  # A copied token's parent is the one before it, a sibling's is the root.
+  number = jnp.arange(1, copies + 1, dtype=jnp.int32)[None]
+  last = tokens.shape[1] - copies
+  parents = spread(jnp.where(number == 2, 1, jnp.where(
+      number == 1, 0, number + last - 2)))
+  parents = jnp.pad(parents, ((0, 0), (1, 0)), constant_values=NONE)
+  tree = tree_lib.from_parents(
+      tokens, jnp.broadcast_to(parents, tokens.shape), valid)
   if own.log_probs is None:
     return tree, _Pending(copied, pending)
+  # The only child of a node; of the last node none, as of the other siblings.
+  following = jnp.concatenate([spans[:, :1], spread(jnp.roll(
+      spans, -1, axis=1))], axis=1)[:, :-1]
   vocabulary = jnp.arange(own.log_probs.shape[-1])[None, None]
-  certain = jnp.where(vocabulary == tokens[:, 1:, None], 0., -jnp.inf)
+  certain = jnp.where(vocabulary == following[:, :, None], 0., -jnp.inf)
   log_probs = jnp.where(
       copied[:, None, None], certain,
-      jnp.pad(own.log_probs, ((0, 0), (0, copies - depth), (0, 0))))
+      jnp.pad(own.log_probs, ((0, 0), (
+          0, following.shape[1] - own.log_probs.shape[1]), (0, 0))))
   return tree.replace(log_probs=log_probs), _Pending(copied, pending)
+
+
+def _spread(siblings, x):
+  """Returns `[B, siblings + copies]` of copies: the first, zeros, the rest."""
+  return jnp.concatenate([
+      x[:, :1], jnp.zeros((len(x), siblings), x.dtype), x[:, 1:]], axis=1)
 
 
 def _observe(depth, context: Context, before: DecodeState, after: DecodeState,

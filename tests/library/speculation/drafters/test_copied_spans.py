@@ -20,24 +20,30 @@ from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4
 METHOD = dj.methods.copy_or_draft(2, copies=3, min_ngram=1, max_ngram=2)
+SIBLINGS = dj.methods.copy_or_draft(1, copies=3, min_ngram=1, max_ngram=2,
+                                    width=2)
+of_both = pytest.mark.parametrize("method", [METHOD, SIBLINGS],
+                                  ids=["chain", "siblings"])
 
 
-def test_contract():
-  drafter_conformance.check_drafter(METHOD.sampled.drafter, rows=50, steps=2)
+@of_both
+def test_contract(method):
+  drafter_conformance.check_drafter(method.sampled.drafter, rows=50, steps=2)
 
 
-def test_joint_distribution():
+@of_both
+def test_joint_distribution(method):
   """Control: copied tokens that claim to be samples of all tokens alike."""
   target, draft = exactness.random_tables(V)
-  exactness.check(METHOD, target, draft, rows=ROWS, length=LENGTH)
-  drafter = METHOD.sampled.drafter
+  exactness.check(method, target, draft, rows=ROWS, length=LENGTH)
+  drafter = method.sampled.drafter
 
   def propose(*arguments):
     tree, pending = drafter.propose(*arguments)
     return tree.replace(log_probs=jnp.where(
         pending.copied[:, None, None], -np.log(V), tree.log_probs)), pending
 
-  wrong = dj.Pair(drafter._replace(propose=propose), METHOD.sampled.verifier)
+  wrong = dj.Pair(drafter._replace(propose=propose), method.sampled.verifier)
   fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
                       rows=ROWS, length=LENGTH)
   assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
@@ -52,19 +58,21 @@ def texts(method, temperature):
                        sampling=dj.Sampling(temperature))
 
 
+@of_both
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_texts_are_the_same_if_all_nodes_are_scored(temperature):
-  assert METHOD.sampled.drafter.narrow
+def test_texts_are_the_same_if_all_nodes_are_scored(temperature, method):
+  assert method.sampled.drafter.narrow
   whole = dj.Method("all are scored", *(
       pair._replace(drafter=pair.drafter._replace(narrow=None))
-      for pair in (METHOD.sampled, METHOD.greedy)))
+      for pair in (method.sampled, method.greedy)))
   np.testing.assert_array_equal(*(
-      texts(method, temperature).tokens for method in (METHOD, whole)))
+      texts(x, temperature).tokens for x in (method, whole)))
 
 
-def test_greedy_texts_are_those_of_the_target():
+@of_both
+def test_greedy_texts_are_those_of_the_target(method):
   np.testing.assert_array_equal(
-      texts(METHOD, 0.0).tokens,
+      texts(method, 0.0).tokens,
       texts(dj.methods.autoregressive(), 0.0).tokens)
 
 
