@@ -14,7 +14,8 @@ numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
 nothing else follow; "length" at the budget; or "too_long" for a prompt that
 leaves no room for a text; `log_prob` by the
 target; and `target_calls`. A run that is killed resumes where it was; texts
-depend neither on that nor on the batch.
+depend neither on that nor on the batch, but for samples of `shared_budget`,
+whose rows share nodes.
 """
 
 import pathlib

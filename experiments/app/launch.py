@@ -221,6 +221,9 @@ def _parse_flags(argv):
     # Warnings are sentences for the user: no prefix of date, file and line.
     logging.get_absl_handler().setFormatter(None)
     return argv
+  except flags.UnrecognizedFlagError as e:
+    _fail(f"there is no flag --{e.flagname}, but --config.{e.flagname}."
+          if _is_field(e.flagname) else e)
   except flags.Error as e:
     # A config file that raises: only its message, not the traceback around it.
     _fail(_root(e) if "Traceback" in str(e) else e)
@@ -230,6 +233,11 @@ def _parse_flags(argv):
     _fail(f"--config has no field {_root(e)}{hint}")
   except (OSError, UserError) as e:
     _fail(e)
+
+
+def _is_field(name):
+  """Returns whether the program has a config with this field."""
+  return "config" in flags.FLAGS and name in (flags.FLAGS["config"].value or ())
 
 
 def _check_numbers(name, value):

@@ -30,6 +30,8 @@ _MISTAKES = {
     "rsd --config=nowhere/rsd.py": "--config=nowhere/rsd.py: there is no such",
     "rsd --config=configs/rsd.py:huge": "preset 'huge' is not one of",
     "rsd --config=configs/rsd.py --config.promts=3": "did you mean 'prompts'?",
+    "train --config=train:draft --workdir=x": "but --config.workdir.",
+    "train --config=train:draft --stepz=5": "Unknown command line flag 'stepz'",
     "rsd --config.prompts=many": "--config.prompts=many",
     "rsd --config=configs/train.py": "--config has no field 'trees'",
     "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
