@@ -88,7 +88,8 @@ def _module(name):
 
 def __getattr__(name):
   if name.startswith("_") or name not in names():
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}",
+                         name=name, obj=sys.modules[__name__])
   _module(name)
   return globals()[name]
 
