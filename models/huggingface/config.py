@@ -112,7 +112,7 @@ _DEFAULTS = {
     **dict.fromkeys(("olmoe", "phi3", "starcoder2"), {_LENGTH: 4096}),
     "olmo3": {_LENGTH: 2048, "sliding_window": 4096},
     "mistral": {_LENGTH: 131072, _KEY_HEADS: 8, "sliding_window": 4096},
-    "mixtral": {_LENGTH: 131072, _KEY_HEADS: 8},
+    "mixtral": {_LENGTH: 131072, _KEY_HEADS: 8, "num_local_experts": 8},
     "qwen2": _QWEN_2, "mimo": _QWEN_2, "qwen3": {**_QWEN_2, "head_dim": 128},
     "qwen2_moe": {_LENGTH: 32768, _KEY_HEADS: 16},
     **dict.fromkeys(("qwen3_moe", "smollm3"), {_LENGTH: 32768, _KEY_HEADS: 4}),
