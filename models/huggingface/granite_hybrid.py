@@ -70,10 +70,11 @@ def _state_fields(fields, common):
   found = {ours: _take(fields, theirs) for ours, theirs in _SIZES.items()}
   heads = found["linear_value_heads"]
   width = _take(fields, "mamba_expand") * common["dim"]
-  given = fields.pop("mamba_d_head", None)
-  if given not in (None, "auto", width // heads) or width % heads:
-    raise ValueError(f"mamba_d_head={given!r}: mamba_expand * hidden_size = "
-                     f"{width} channels in mamba_n_heads={heads} are needed.")
+  if width % heads:
+    raise ValueError(f"mamba_n_heads={heads}: a divisor of mamba_expand * "
+                     f"hidden_size = {width} is needed.")
+  config_fields.take_one_of(fields, "mamba_d_head", FAMILY,
+                            ("auto", width // heads))
   kinds = [_TYPES.get(x, x) for x in _take(fields, "layer_types", None) or [
       layer_types.LINEAR] * common["num_layers"]]
   if (len(kinds) != common["num_layers"] or layer_types.LINEAR not in kinds
