@@ -86,4 +86,4 @@ def _observe(pads, confidence, context, before, after, seen):
   runs, found = seen.count > 0, probs.argmax(axis=-1).astype(jnp.int32)
   return after.replace(carry=(
       jnp.where(runs[:, None], found, before.carry[0]),
-      jnp.where(runs, sure.sum(axis=1), before.carry[1])))
+      jnp.where(runs, sure.sum(axis=1, dtype=jnp.int32), before.carry[1])))

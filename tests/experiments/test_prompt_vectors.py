@@ -24,7 +24,8 @@ def prepare(name, folders, tmp_path, start):
       sizes={"dim": 8, "num_layers": 1, "num_heads": 1, "head_dim": 4,
              "hidden_dim": 8},
       workdir=str(tmp_path / "work"), export=str(tmp_path / "export"),
-      windows=(16,), batch_tokens=64, steps=3, warmup_steps=1)
+      windows=(16,), batch_tokens=64, steps=6, warmup_steps=1,
+      learning_rate=.05, matrix_learning_rate=.05)
   training_run.check(config)
   run = training_run.prepare(config)
   return config, run, run.data.held_out(4)
