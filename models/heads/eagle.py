@@ -255,19 +255,35 @@ def _config(folder):
 
 
 def _config3(folder, prefix):
+  found, kept = published(folder)
+  return Config(folder.layers(folder.fields.get(formats.LAYER, folder.fields),
+                              prefix), **found), kept
+
+
+def published(folder):
+  """Reads what the configs of EAGLE-3 and of P-EAGLE have in common.
+
+  Args:
+    folder: a `formats.Folder`.
+
+  Returns:
+    Dict of fields of `Config`, and the layers of the target that it reads.
+
+  Raises:
+    ValueError: naming a field or tensor that does not fit or is not supported.
+  """
   fields, tensors = folder.fields, folder.tensors
-  formats.check_only(folder, fields, ONLY)
+  formats.check_only(folder, fields, _ONLY)
   kept = formats.kept(folder, fields.get("eagle_config", {})) or (
       taps(folder.target))
-  return Config(
-      folder.layers(fields.get(formats.LAYER, fields), prefix),
-      draft_vocab=formats.draft_vocab(folder, fields),
-      shared_output=(formats.OFFSETS in tensors
-                     and "lm_head.weight" not in tensors),
-      own_embedding=formats.has_rows(folder, "embed_tokens.weight"),
-      norm_before_residual=fields.get("norm_before_residual",
-                                      formats.SPECULATORS in fields),
-      num_features=len(kept)), kept
+  return {
+      "draft_vocab": formats.draft_vocab(folder, fields),
+      "shared_output": (formats.OFFSETS in tensors
+                        and "lm_head.weight" not in tensors),
+      "own_embedding": formats.has_rows(folder, "embed_tokens.weight"),
+      "norm_before_residual": fields.get("norm_before_residual",
+                                         formats.SPECULATORS in fields),
+      "num_features": len(kept)}, kept
 
 
 def _names(config, tensors):
@@ -320,7 +336,7 @@ _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
            "Eagle3Speculator", "Eagle3DraftModel", "Qwen3Eagle3Model")
 _MIDDLE = "midlayer"
 # What changes the computation, and is not computed here unless it is so.
-ONLY = dict.fromkeys(
+_ONLY = dict.fromkeys(
     ("norm_before_fc", "fc_norm", "norm_output", "input_norm"), False)
 FORMAT = formats.Format(
     _config, _names, _fields, architectures=_EAGLE3, holds=_holds,

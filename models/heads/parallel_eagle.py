@@ -25,6 +25,7 @@ from decoding_jax.types import Array, Block, Cache, Head
 from models.heads import eagle
 from models.heads.parts import assembly
 from models.heads.parts import formats
+from models.heads.parts import own_features
 from models.heads.parts import prefix_layers
 from models.heads.parts import target_ends
 from models.heads.parts import training
@@ -214,10 +215,8 @@ def _forward(spec, params, target_params, cache, tokens, features, positions,
              mask):
   """Goes through the layers; `mask [T, T]` is that of all rows."""
   config, target = spec
-  embeddings = (
-      linear_ops.lookup(params["embedding"], tokens).astype(config.layers.dtype)
-      if config.own_embedding
-      else target_ends.embed(target, target_params, tokens))
+  embeddings = own_features.embed(config, config.layers, target, params,
+                                  target_params, tokens)
   seen = views.of(config.layers, cache, positions,
                   jnp.broadcast_to(mask, (len(tokens), *mask.shape)))
   return _network(spec, params, embeddings, features, cache,
@@ -244,42 +243,25 @@ def init(key, config: Config, target):
                 if config.own_embedding else features[0])
   cache, seen = prefix_layers.abstract_inputs(layers)
   matrix = quantization.initializer(layers_lib.INIT, layers.weights)
-  params = {
+  return {
       "network": _Network(config, target).lazy_init(
           key, embeddings, features, cache, Block(cache.keys, cache.values),
           seen)["params"],
       "mask_hidden": matrix(jax.random.fold_in(key, 2), (
-          1, target.dim * config.num_features), dtype)}
-  if config.own_embedding:
-    params["embedding"] = matrix(jax.random.fold_in(key, 1), (
-        target.vocab_size, layers.dim), dtype)
-  if config.draft_vocab:
-    params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
-  if config.shared_output:
-    params["output"] = matrix(jax.random.fold_in(key, 3), (
-        config.draft_vocab, layers.dim), dtype)
-  return params
+          1, target.dim * config.num_features), dtype),
+      **own_features.tables(key, config, layers, target)}
 
 
 def _config(folder):
-  fields, tensors = folder.fields, folder.tensors
-  formats.check_only(folder, fields, eagle.ONLY)
+  fields = folder.fields
+  found, kept = eagle.published(folder)
   mask = next((fields[name] for name in _MASKS if name in fields), None)
   if mask is None:
     raise ValueError(f"'{folder.path}': none of the fields "
                      f"{', '.join(_MASKS)} names the mask token.")
-  kept = formats.kept(folder, fields.get("eagle_config", {})) or (
-      formats.three_layers(folder.target))
   return Config(
       folder.layers(fields.get(formats.LAYER, fields)), mask_token=mask,
-      depth=fields.get("num_speculative_tokens", Config.depth),
-      draft_vocab=formats.draft_vocab(folder, fields),
-      shared_output=(formats.OFFSETS in tensors
-                     and "lm_head.weight" not in tensors),
-      own_embedding=formats.has_rows(folder, "embed_tokens.weight"),
-      norm_before_residual=fields.get("norm_before_residual",
-                                      formats.SPECULATORS in fields),
-      num_features=len(kept)), kept
+      depth=fields.get("num_speculative_tokens", Config.depth), **found), kept
 
 
 def _names(config, tensors):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.speculation import tree as tree_lib
@@ -81,7 +82,8 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
   nothing = lambda state: jax.tree.map(
       lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(draft, state))
   own, pending = jax.lax.cond(copied.all(), nothing, draft, state)
-  spread = functools.partial(_spread, max(expander.layout.widths) - 1)
+  width = max(expander.layout.widths)
+  spread = functools.partial(_spread, width - 1)
   spans, there = jnp.where(there, spans, 0)[:, 0], there[:, 0]
   more = spread(there).shape[1] + 1 - own.tokens.shape[1]
   pad = lambda x: jnp.pad(x[:, 1:], ((0, 0), (0, more)))
@@ -90,12 +92,7 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
   tokens = jnp.concatenate([root, choose(spans, own.tokens)], axis=1)
   valid = jnp.concatenate([jnp.ones_like(root, bool),
                            choose(there, own.valid)], axis=1)
-  # A copied token's parent is the one before it, a sibling's is the root.
-  number = jnp.arange(1, copies + 1, dtype=jnp.int32)[None]
-  last = tokens.shape[1] - copies
-  parents = spread(jnp.where(number == 2, 1, jnp.where(
-      number == 1, 0, number + last - 2)))
-  parents = jnp.pad(parents, ((0, 0), (1, 0)), constant_values=NONE)
+  parents = jnp.asarray(_parents(width, copies))[None]
   tree = tree_lib.from_parents(
       tokens, jnp.broadcast_to(parents, tokens.shape), valid)
   if own.log_probs is None:
@@ -110,6 +107,14 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
       jnp.pad(own.log_probs, ((0, 0), (
           0, following.shape[1] - own.log_probs.shape[1]), (0, 0))))
   return tree.replace(log_probs=log_probs), _Pending(copied, pending)
+
+
+def _parents(width, copies):
+  """Of siblings the root, and of a copied token the one before it."""
+  parents = np.arange(NONE, width + copies - 1, dtype=np.int32)
+  parents[1:width + 1] = 0
+  parents[width + 1:width + 2] = 1
+  return parents
 
 
 def _spread(siblings, x):

@@ -199,10 +199,8 @@ def _forward(spec, params, target_params, inputs, hidden, features, cache,
              block, slot):
   """Goes through the layer; see `eagle`."""
   layer = spec.config.layer
-  embeddings = (
-      linear_ops.lookup(params["embedding"], inputs.tokens).astype(layer.dtype)
-      if spec.config.own_embedding
-      else target_ends.embed(spec.target, target_params, inputs.tokens))
+  embeddings = embed(spec.config, layer, spec.target, params, target_params,
+                     inputs.tokens)
   view, = views.of(layer, cache, inputs.positions, inputs.mask)
   return spec.network(spec.config, spec.target).apply(
       {"params": params["layer"]}, embeddings, hidden, features, cache, block,
@@ -220,17 +218,29 @@ def init(network, key, config, target, num_features: int):
   params = {"layer": network(config, target).lazy_init(
       key, embeddings, None, features, cache, Block(cache.keys, cache.values),
       0, view)["params"]}
+  return params | tables(key, config, layer, target)
+
+
+def embed(config, layer, target, params, target_params, tokens):
+  """Returns embeddings of tokens `[...]`, the head's own or the target's."""
   if config.own_embedding:
-    params["embedding"] = quantization.initializer(layers.INIT, layer.weights)(
-        jax.random.fold_in(key, 1), (target.vocab_size, layer.dim),
-        jnp.dtype(layer.dtype))
+    return linear_ops.lookup(params["embedding"], tokens).astype(layer.dtype)
+  return target_ends.embed(target, target_params, tokens)
+
+
+def tables(key, config, layer, target):
+  """Returns random tables by token that a head has, see `eagle.init`."""
+  found, dtype = {}, jnp.dtype(layer.dtype)
+  matrix = quantization.initializer(layers.INIT, layer.weights)
+  if config.own_embedding:
+    found["embedding"] = matrix(jax.random.fold_in(key, 1),
+                                (target.vocab_size, layer.dim), dtype)
   if config.draft_vocab:
-    params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
+    found["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
   if config.shared_output:
-    params["output"] = quantization.initializer(layers.INIT, layer.weights)(
-        jax.random.fold_in(key, 2), (config.draft_vocab, layer.dim),
-        jnp.dtype(layer.dtype))
-  return params
+    found["output"] = matrix(jax.random.fold_in(key, 2),
+                             (config.draft_vocab, layer.dim), dtype)
+  return found
 
 
 def _empty_cache(layer, batch, slots):
