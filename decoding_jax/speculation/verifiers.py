@@ -14,7 +14,7 @@ from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, Draws, DraftTree, Expander,
-                                Layout, Method, NONE, ONE_OF_REST, Pair,
+                                Layout, Method, NONE, AFTER_BUDGET, Pair,
                                 SAMPLED, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
@@ -40,10 +40,10 @@ class Rule(NamedTuple):
 # The usual one first.
 RULES = {
     # arXiv 2402.14160; with replacement 2305.09781.
-    "recursive": Rule((Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT),
-                      "token"),
+    "recursive": Rule((Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT,
+                       Draws.PRUNED), "token"),
     # arXiv 2505.12398; on a chain 2403.10444.
-    "traversal": Rule((Draws.WITHOUT_REPLACEMENT,), "block",
+    "traversal": Rule((Draws.WITHOUT_REPLACEMENT, Draws.PRUNED), "block",
                       "traversal:verifier"),
     # As traversal, but level by level.
     "layer": Rule((Draws.WITHOUT_REPLACEMENT,), maker="layers:verifier"),
@@ -86,6 +86,11 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
     drafter = drafters.of_model(drafter)
   protocols.check("drafter", Drafter, drafter)
   protocols.check("verifier", Verifier, verifier)
+  if drafter.budget and drafter.draws not in AFTER_BUDGET:
+    raise ValueError(
+        f"Drafter.draws={drafter.draws.name}: one of "
+        f"{', '.join(x.name for x in AFTER_BUDGET)} is needed where a "
+        "Drafter.budget drops nodes that were drawn.")
   draws = {drafter.draws}
   if tree_lib.max_branching(drafter.layout) < 2 and draws & SAMPLED:
     draws = SAMPLED
@@ -97,14 +102,6 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
         f"children that are {' or '.join(x.value for x in takes)}; these are "
         f"{drafter.draws.value}, which would change the distribution of the "
         "output.")
-  if drafter.budget and drafter.draws in ONE_OF_REST and (
-      Draws.ARBITRARY not in verifier.takes):
-    raise ValueError(
-        f"Drafter.draws={drafter.draws.name}, Drafter.budget="
-        f"{drafter.budget!r}: a budget drops children after a sample was drawn "
-        f"of what they leave, which {_name(verifier)} takes for a sample of "
-        "what is left without them; this would change the distribution of the "
-        "output. Samples with or without replacement may be dropped.")
   return Pair(drafter, verifier)
 
 
@@ -236,7 +233,8 @@ def recursive(replacement: bool) -> Verifier:
     return rank, rest
 
   return Verifier(rule, frozenset({
-      Draws.WITH_REPLACEMENT if replacement else Draws.WITHOUT_REPLACEMENT}))
+      Draws.WITH_REPLACEMENT} if replacement else {
+          Draws.WITHOUT_REPLACEMENT, Draws.PRUNED}))
 
 
 @functools.lru_cache(maxsize=None)

@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import flax.struct
 
 from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
-                                         FreeLayout, Layout, ONE_OF_REST, Pair,
+                                         FreeLayout, AFTER_BUDGET, Layout, Pair,
                                          SAMPLED, Seen, Verdict, Verifier)
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        Halves, Head, HIDDEN_STATES,
@@ -27,12 +27,13 @@ from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        num_models, with_forward)
 
 __all__ = [
-    "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
-    "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
-    "Generation", "HIDDEN_STATES", "Halves", "Head", "LanguageModel", "Layout",
-    "LogitsProcessor", "MaskedModel", "Method", "NONE", "ONE_OF_REST", "PAD",
-    "Pair", "Params", "Reward", "SAMPLED", "Seen", "States", "Stats", "UPDATES",
-    "Verdict", "Verifier", "has_cache", "num_models", "with_forward"]
+    "AFTER_BUDGET", "AppliedParams", "Array", "Block", "Cache", "Context",
+    "DecodeState", "Decoder", "DraftTree", "Drafter", "Draws", "Expander",
+    "FreeLayout", "Generation", "HIDDEN_STATES", "Halves", "Head",
+    "LanguageModel", "Layout", "LogitsProcessor", "MaskedModel", "Method",
+    "NONE", "PAD", "Pair", "Params", "Reward", "SAMPLED", "Seen", "States",
+    "Stats", "UPDATES", "Verdict", "Verifier", "has_cache", "num_models",
+    "with_forward"]
 
 
 class Reward(NamedTuple):

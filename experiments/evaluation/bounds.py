@@ -22,6 +22,7 @@ _BOUNDS = {
     dj.Draws.ARBITRARY: acceptance_bounds.top_k,
     dj.Draws.WITHOUT_REPLACEMENT: acceptance_bounds.without_replacement,
     dj.Draws.WITH_REPLACEMENT: acceptance_bounds.with_replacement,
+    dj.Draws.PRUNED: acceptance_bounds.without_replacement,
     dj.Draws.ONE_SAMPLED: acceptance_bounds.greedy_and_sample,
     dj.Draws.ONE_IN_BEAM: acceptance_bounds.greedy_and_sample,
     dj.Draws.SHARED_NOISE: acceptance_bounds.without_replacement}

@@ -19,8 +19,9 @@ from decoding_jax import kernels
 from decoding_jax.kernels import buffers
 from decoding_jax.speculation import expanders, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
-from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
-                                Draws, Layout)
+from decoding_jax.types import (AFTER_BUDGET, Context, DecodeState, Drafter,
+                                DraftTree, Draws, Layout)
+from decoding_jax.validation import values
 
 # Of a flat draft distribution, how often its sample is accepted.
 _LEAST = 0.6
@@ -37,14 +38,18 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     depth: D, its levels.
     most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
       tree of others may be as large as the beam.
-    draws: how children are drawn, one of `expanders.OF_BEAMS`; ONE_IN_BEAM is
-      for verifiers of any children alone.
+    draws: how children are drawn, one of `types.AFTER_BUDGET`.
     rank_temperature: see `best_first_trees.sharpened`.
 
   Returns:
     The drafter.
+
+  Raises:
+    ValueError: for other draws.
   """
-  grown = expanders.beam_tree(width, depth, draws)
+  values.check_one_of("draws", draws, dict.fromkeys(AFTER_BUDGET))
+  drawn = Draws.WITHOUT_REPLACEMENT if draws == Draws.PRUNED else draws
+  grown = expanders.beam_tree(width, depth, drawn)
   make = functools.partial(
       Drafter, calls=depth, draws=draws,
       budget=functools.partial(_budget, nodes, min(most, width * depth)))
@@ -104,8 +109,8 @@ def choose(scores, number: int):
     higher index.
   """
   flat = scores[:, 1:].ravel()
-  values, best = kernels.top_k(flat, number)
-  chosen = jnp.zeros(flat.shape, bool).at[best].set(values > -jnp.inf)
+  highest, best = kernels.top_k(flat, number)
+  chosen = jnp.zeros(flat.shape, bool).at[best].set(highest > -jnp.inf)
   return jnp.pad(chosen.reshape(len(scores), -1), ((0, 0), (1, 0)),
                  constant_values=True)
 

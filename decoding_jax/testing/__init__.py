@@ -1,0 +1,1 @@
+"""Checks whether texts have the target's distribution, for use in tests."""
