@@ -192,19 +192,20 @@ def random_probs(rng, size: int, zeros: int = 0):
 def table_model(table):
   """Returns a model with the rows of `table`, and its parameters."""
   with np.errstate(divide="ignore"):
-    return _language_model(len(table)), jnp.asarray(np.log(table), jnp.float32)
+    return _language_model(len(table)), (jnp.asarray(np.log(table),
+                                                     jnp.float32),)
 
 
 @functools.lru_cache(maxsize=None)
 def _language_model(vocab_size):
   """A model whose next token depends on the last one alone; it caches nothing.
   """
-  def forward(table, tokens, positions, cache, block, slot, mask):
+  def forward(params, tokens, positions, cache, block, slot, mask):
     del positions, cache, slot, mask
-    return table[tokens], block
+    return params[0][tokens], block
 
   return LanguageModel(
       lambda batch, capacity: Cache((), (), jnp.zeros(batch, jnp.int32)),
       forward, vocab_size, reads_shared=True,
-      abstract_params=lambda: jax.ShapeDtypeStruct((vocab_size,) * 2,
-                                                   jnp.float32))
+      abstract_params=lambda: (jax.ShapeDtypeStruct((vocab_size,) * 2,
+                                                    jnp.float32),))
