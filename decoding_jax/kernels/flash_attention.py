@@ -47,12 +47,13 @@ class _Static(NamedTuple):
 
 def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
            interpret=False):
-  """Attends to a stretch of keys.
+  """Attends to some keys; returns `[B, H, G, T, C]` and log-sum-exps.
+
+  The latter, `[B, H, G, T]`, are of the scores, very low where nothing is seen.
 
   Args:
     q: `[B, H, G, T, C]`, scaled.
-    keys: `[B, H, C, S]`.
-    values: `[B, H, S, C]`.
+    keys: `[B, H, C, S]`; values: `[B, H, S, C]`.
     stop: `[B]` int32, slots from here on are not seen.
     start: `[B, T]` int32, nor are those before; None for 0.
     mask: `[B, T, S]` of what else is seen alone; None for all.
@@ -60,11 +61,6 @@ def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
       are read where they lie; None for those of one layer.
     cap: of `kernels.soft_cap`, for the scores.
     interpret: whether to run on any platform, slowly.
-
-  Returns:
-    `[B, H, G, T, C]` float32, and `[B, H, G, T]` float32, the logarithm of the
-    sum of the exponentials of the scores; hardly any of it where nothing is
-    seen.
   """
   batch, heads, groups, length, channels = q.shape
   slots = keys.shape[-1]
@@ -109,7 +105,6 @@ def _rows(groups, length):
 
 
 def _sizes(heads, rows, slots, channels):
-  """Returns the `_Sizes` of a block."""
   most = max(_LANES, min(_SLOTS, _SCORES // rows // _LANES * _LANES))
   if slots > most:
     # Equal blocks, as far as their sizes are multiples.
