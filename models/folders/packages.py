@@ -28,17 +28,12 @@ def is_package(name) -> bool:
 
 
 def folder(name: str) -> pathlib.Path:
-  """Returns the model in a package, or the one whose parts several have.
+  """Returns the only GGUF file, or folder of transformers, in a package.
 
-  Args:
-    name: "package:" and the name of an installed distribution, or of the module
-      that it installs; of several, in order, with "+" between them.
-
-  Returns:
-    The only GGUF file in it, or the only folder as transformers writes it.
-
-  Raises:
-    ValueError: if there is no such package, or no such file, or several.
+  `name` is "package:" and the name of an installed distribution, or of the
+  module that it installs; several with "+" between them have the parts of one
+  file, in order. Raises ValueError if there is no such package, or no such
+  file, or several.
   """
   packages = name.removeprefix(PREFIX).split("+")
   found = [_model(name, package) for package in packages]

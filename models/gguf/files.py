@@ -72,17 +72,9 @@ def is_gguf(path) -> bool:
 def read(path) -> File:
   """Reads metadata and descriptions of tensors, of all parts of a split file.
 
-  Args:
-    path: of the file; of a split one its first part, whose name ends in
-      "-00001-of-0000N.gguf".
-
-  Returns:
-    A `File`.
-
-  Raises:
-    FileNotFoundError: if a part is missing.
-    ValueError: naming the file, if it is damaged, of another version, or not
-      the first part; or without the package `gguf`.
+  A split file is named by its first part, "...-00001-of-0000N.gguf". Raises
+  FileNotFoundError for a missing part, and ValueError naming the file if it is
+  damaged, of another version, no first part, or without the package `gguf`.
   """
   path = pathlib.Path(path)
   try:
@@ -131,7 +123,6 @@ def _read(path, size, changed):
 
 
 def _read_one(path):
-  """Reads one file as a `File`."""
   with open(path, "rb") as f:
     if f.read(4) != _MAGIC:
       raise ValueError(f"'{path}' is no GGUF file: it does not begin with "
@@ -283,7 +274,6 @@ def _is_readable(kind):
 
 
 def _gguf(path):
-  """Returns the package `gguf`."""
   try:
     import gguf  # pylint: disable=import-outside-toplevel
   except ImportError as e:

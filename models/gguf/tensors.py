@@ -16,17 +16,9 @@ _SHARED_GATE = "ffn_gate_inp_shexp"
 
 
 def tensors(path) -> dict[str, files.Entry]:
-  """Opens all tensors of a file.
+  """Opens all tensors of a file by Hugging Face's names.
 
-  Args:
-    path: of a GGUF file.
-
-  Returns:
-    dict from Hugging Face's names to `files.Entry`; names that no table has are
-    as in the file.
-
-  Raises:
-    FileNotFoundError, ValueError: see `files.read`.
+  Names that no table has stay as in the file.
   """
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
@@ -85,7 +77,7 @@ def _heads(prefix, metadata, key):
 
 
 def _halves(x, heads):
-  """Returns rows such that the two halves of a head are rotated.
+  """Returns rows with the two halves of a head rotated, not neighbours.
 
   Here row 2 i of a head and the one after it are the i-th pair; there they are
   rows i and head_dim / 2 + i.

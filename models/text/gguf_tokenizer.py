@@ -72,15 +72,8 @@ _GEMMA = ("gemma", "gemma2", "gemma3")
 def load(path) -> tokenizers.Tokenizer:
   """Reads the tokenizer of a GGUF file.
 
-  Args:
-    path: of the file.
-
-  Returns:
-    A tokenizer.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file, and a key that is missing,
-      unknown, or has a value that is not supported.
+  Raises ValueError naming the file, and a key that is missing, unknown, or has
+  a value that is not supported.
   """
   metadata = files.read(path).metadata
   try:

@@ -19,19 +19,11 @@ _UNIGRAM, _BPE = 1, 2
 
 
 def load(folder) -> tokenizers.Tokenizer:
-  """Reads the `tokenizer.model` of a folder.
+  """Reads the `tokenizer.model` of a folder, BPE or unigram.
 
-  Args:
-    folder: with a BPE or unigram model. `add_bos_token` of its
-      `tokenizer_config.json` says whether a text begins with a special token;
-      by default it does.
-
-  Returns:
-    A tokenizer.
-
-  Raises:
-    ValueError: if `sentencepiece` is not installed, or the file is damaged or
-      of another kind.
+  A text begins with a special token unless `add_bos_token` of its
+  `tokenizer_config.json` is false. Raises ValueError without `sentencepiece`,
+  or for a file that is damaged or of another kind.
   """
   path = pathlib.Path(folder) / FILE
   try:
@@ -67,7 +59,6 @@ def load(folder) -> tokenizers.Tokenizer:
 
 
 def _model(spec):
-  """Returns the model that merges pieces."""
   bytes_ = any(piece.type == piece.BYTE for piece in spec.pieces)
   if spec.trainer_spec.model_type == _UNIGRAM:
     return Unigram([(piece.piece, piece.score) for piece in spec.pieces],
@@ -80,11 +71,7 @@ def _model(spec):
 
 
 def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-  """Returns all pairs of pieces that make a piece, the best piece first.
-
-  Args:
-    scores: of pieces by their spellings.
-  """
+  """Returns all pairs of pieces that make a piece, the best piece first."""
   found = []
   for piece, score in scores.items():
     for cut in range(1, len(piece)):
@@ -96,7 +83,6 @@ def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def _normalizer(spec):
-  """Returns what changes a text before it is split."""
   steps = []
   if spec.precompiled_charsmap:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
@@ -107,21 +93,13 @@ def _normalizer(spec):
 
 
 def spaces(prefixed: bool) -> normalizers.Normalizer:
-  """Returns what spells spaces as pieces do.
-
-  Args:
-    prefixed: whether a text gets a space before its first word.
-  """
+  """Returns what spells spaces as pieces do, `prefixed` by one or not."""
   first = [normalizers.Prepend(SPACE)] if prefixed else []
   return normalizers.Sequence([*first, normalizers.Replace(" ", SPACE)])
 
 
 def decoder(prefixed: bool) -> decoders.Decoder:
-  """Returns what turns tokens into text.
-
-  Args:
-    prefixed: whether a text was encoded with a space before its first word.
-  """
+  """Returns what turns tokens into text; `prefixed` as of `spaces`."""
   steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(),
            decoders.Fuse()]
   if prefixed:

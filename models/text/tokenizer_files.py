@@ -31,16 +31,10 @@ _END = "<|endoftext|>"
 
 
 def setting(folder, file, name, default=None):
-  """Returns a field of a JSON file of a folder, of the type that it must have.
+  """Returns a field of a JSON file of a folder, or GGUF file, of a known type.
 
-  Args:
-    folder: of a tokenizer, or a GGUF file, which has the same settings.
-    file: that may be in it.
-    name: of the field, one of `_FIELDS`.
-    default: what is returned if the file or the field is missing.
-
-  Raises:
-    ValueError: naming the file, if it is no object or the field is wrong.
+  Returns `default` without the file or field; raises ValueError naming the file
+  if it is no object or the field is wrong.
   """
   path = pathlib.Path(folder) / file
   if gguf_files.is_gguf(folder):
@@ -76,16 +70,9 @@ def special_token(folder, name):
 
 
 def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
-  """Encodes a text; raises `ValueError` if the tokenizer fails.
+  """Encodes a text; raises ValueError if the tokenizer fails.
 
-  Args:
-    tokenizer: any tokenizer. One whose pattern backtracks without end on this
-      text panics, with an exception that is no `Exception`.
-    text: what to encode.
-    **kwargs: of `tokenizers.Tokenizer.encode`.
-
-  Returns:
-    Its encoding.
+  A pattern that backtracks without end panics, with no `Exception`.
   """
   try:
     return tokenizer.encode(text, **kwargs)
@@ -105,14 +92,7 @@ def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:
 
 
 def load_merges(folder) -> tokenizers.Tokenizer:
-  """Reads the byte-level BPE of GPT-2, which OPT has.
-
-  Args:
-    folder: with `vocab.json`, `merges.txt` and perhaps settings.
-
-  Returns:
-    A tokenizer.
-  """
+  """Reads the byte-level BPE of GPT-2 (`vocab.json`, `merges.txt`)."""
   folder = pathlib.Path(folder)
   tokenizer = tokenizers.Tokenizer(
       BPE.from_file(str(folder / VOCAB), str(folder / MERGES)))

@@ -14,7 +14,7 @@
 #include "xla/ffi/api/ffi.h"
 
 using Pool = ffi::ThreadPool;
-using Any = ffi::AnyBuffer;
+using ffi::AnyBuffer;
 using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 using U32 = ffi::Buffer<ffi::U32>;
@@ -27,7 +27,7 @@ void ProductsWith(Pool pool, const X* columns, int64_t width,
   std::vector<Factor<T>> factors;
   std::vector<const float*> scales(number);
   for (size_t i = 0; i < number; ++i) {
-    const auto kernel = *rest.get<Any>(i);
+    const auto kernel = *rest.get<AnyBuffer>(i);
     auto result = *results.get<F32>(i);
     if (rest.size() > number) {
       scales[i] = rest.get<F32>(number + i)->typed_data();
@@ -47,10 +47,10 @@ void ProductsWith(Pool pool, const X* columns, int64_t width,
 
 // x [width, in], kernels [out, in] of one type, then of each, or of none,
 // scales [out] -> [width, out] of each kernel
-ffi::Error ProductsOf(Pool pool, Any x,
+ffi::Error ProductsOf(Pool pool, AnyBuffer x,
                       ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
-  return OfBoth(x, *rest.get<Any>(0),
+  return OfBoth(x, *rest.get<AnyBuffer>(0),
                 [&](auto numbers, auto weights) {
     using T = Pointed<decltype(weights)>;
     using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
@@ -60,8 +60,8 @@ ffi::Error ProductsOf(Pool pool, Any x,
 }
 
 // x [..., in], scale [in] -> x over the root of its mean square, times scale
-ffi::Error NormOf(Pool pool, Any x, Any scale,
-                  ffi::Result<Any> y, float epsilon, bool plus_one) {
+ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
+                  ffi::Result<AnyBuffer> y, float epsilon, bool plus_one) {
   const int64_t size = scale.element_count(), rows = x.element_count() / size;
   return OfFloats(x, [&](auto from) {
     using T = Pointed<decltype(from)>;
@@ -89,9 +89,9 @@ ffi::Error AttentionOf(Pool pool, F32 q,
   const float* queries = q.typed_data();
   float* result = y->typed_data();
   float* sums = log_sums->typed_data();
-  std::vector<Any> arrays;
+  std::vector<AnyBuffer> arrays;
   for (size_t i = 0; i < rest.size(); ++i) {
-    arrays.push_back(*rest.get<Any>(i));
+    arrays.push_back(*rest.get<AnyBuffer>(i));
   }
   return OfFloats(arrays[0], [&](auto first) {
     using T = Pointed<decltype(first)>;
@@ -120,7 +120,7 @@ ffi::Error AttentionOf(Pool pool, F32 q,
 }
 
 // Keys [..., B, H, C, S] or values [..., B, H, S, C].
-Array ArrayOf(Any x, bool keys) {
+Array ArrayOf(AnyBuffer x, bool keys) {
   const auto last = x.dimensions().end();
   const int64_t item = ffi::ByteWidth(x.element_type());
   Array array{static_cast<char*>(x.untyped_data()),
@@ -139,8 +139,8 @@ ffi::Error CommitOf(Pool pool, S32 slots,
   std::vector<Array> targets, sources;
   for (int64_t i = 0; i < number; ++i) {
     const bool first = i < keys;
-    targets.push_back(ArrayOf(*arrays.get<Any>(i), first));
-    sources.push_back(ArrayOf(*arrays.get<Any>(number + i), first));
+    targets.push_back(ArrayOf(*arrays.get<AnyBuffer>(i), first));
+    sources.push_back(ArrayOf(*arrays.get<AnyBuffer>(number + i), first));
   }
   Commit(pool, std::move(targets), std::move(sources), slots.typed_data(),
          slots.dimensions()[1], lengths.typed_data(), slots.dimensions()[0]);
@@ -203,9 +203,9 @@ ffi::Error HashesOf(U32 keys, ffi::RemainingArgs numbers,
 }
 
 // anything -> arrays, zeros if they are to be
-ffi::Error RoomOf(Any, ffi::RemainingRets results, bool zeros) {
+ffi::Error RoomOf(AnyBuffer, ffi::RemainingRets results, bool zeros) {
   for (size_t i = 0; zeros && i < results.size(); ++i) {
-    auto array = *results.get<Any>(i);
+    auto array = *results.get<AnyBuffer>(i);
     std::memset(array->untyped_data(), 0, array->size_bytes());
   }
   return ffi::Error::Success();
@@ -218,8 +218,8 @@ ffi::Error PutOf(Pool pool, S32 start,
   const size_t number = arrays.size() / 2;
   Team team(pool);
   for (size_t i = 0; i < number; ++i) {
-    const auto target = *arrays.get<Any>(i);
-    const auto source = *arrays.get<Any>(number + i);
+    const auto target = *arrays.get<AnyBuffer>(i);
+    const auto source = *arrays.get<AnyBuffer>(number + i);
     const auto most = target.dimensions(), given = source.dimensions();
     const int64_t row = target.size_bytes() / most[0];
     const int64_t size = source.size_bytes() / given[0];
@@ -241,17 +241,17 @@ ffi::Error PutOf(Pool pool, S32 start,
   XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, ffi::Ffi::Bind() __VA_ARGS__)
 
 HANDLER(products, ProductsOf,
-        .Ctx<Pool>().Arg<Any>().RemainingArgs().RemainingRets())
-HANDLER(norm, NormOf, .Ctx<Pool>().Arg<Any>().Arg<Any>().Ret<Any>()
-        .Attr<float>("epsilon").Attr<bool>("plus_one"))
+        .Ctx<Pool>().Arg<AnyBuffer>().RemainingArgs().RemainingRets());
+HANDLER(norm, NormOf, .Ctx<Pool>().Arg<AnyBuffer>().Arg<AnyBuffer>()
+        .Ret<AnyBuffer>().Attr<float>("epsilon").Attr<bool>("plus_one"));
 HANDLER(attention, AttentionOf, .Ctx<Pool>().Arg<F32>().RemainingArgs()
-        .Ret<F32>().Ret<F32>().Attr<float>("cap"))
+        .Ret<F32>().Ret<F32>().Attr<float>("cap"));
 HANDLER(commit, CommitOf, .Ctx<Pool>().Arg<S32>().Arg<S32>().RemainingArgs()
-        .RemainingRets().Attr<int64_t>("keys"))
+        .RemainingRets().Attr<int64_t>("keys"));
 HANDLER(normalizer, NormalizerOf,
-        .Ctx<Pool>().Arg<F32>().Arg<F32>().Ret<F32>().Ret<F32>())
+        .Ctx<Pool>().Arg<F32>().Arg<F32>().Ret<F32>().Ret<F32>());
 HANDLER(draws, DrawsOf,
-        .Ctx<Pool>().Arg<U32>().Arg<F32>().Ret<F32>().Ret<S32>())
-HANDLER(hashes, HashesOf, .Arg<U32>().RemainingArgs().Ret<U32>())
-HANDLER(room, RoomOf, .Arg<Any>().RemainingRets().Attr<bool>("zeros"))
-HANDLER(put, PutOf, .Ctx<Pool>().Arg<S32>().RemainingArgs().RemainingRets())
+        .Ctx<Pool>().Arg<U32>().Arg<F32>().Ret<F32>().Ret<S32>());
+HANDLER(hashes, HashesOf, .Arg<U32>().RemainingArgs().Ret<U32>());
+HANDLER(room, RoomOf, .Arg<AnyBuffer>().RemainingRets().Attr<bool>("zeros"));
+HANDLER(put, PutOf, .Ctx<Pool>().Arg<S32>().RemainingArgs().RemainingRets());
