@@ -60,12 +60,7 @@ def on_cpu(reference, kernel, fits):
 def with_derivatives_of(reference, kernel):
   """Returns a kernel that is differentiated as its reference is.
 
-  Args:
-    reference: of arrays, or trees of them, in plain JAX.
-    kernel: computes the same.
-
-  Returns:
-    A function that computes what the kernel does.
+  Both are functions of arrays, or trees of them.
   """
   native = jax.custom_jvp(kernel)
   native.defjvp(functools.partial(jax.jvp, reference))
@@ -73,12 +68,9 @@ def with_derivatives_of(reference, kernel):
 
 
 def compile_for(platform: str) -> None:
-  """Has programs traced from now on be fit for a platform that is not here.
+  """Has programs traced from now on be fit for "tpu" or "gpu".
 
   What has been traced before is forgotten, since layers are traced once.
-
-  Args:
-    platform: "tpu" or "gpu".
   """
   if not compiles_for(platform):
     _ahead.add(platform)
@@ -104,15 +96,10 @@ def reads_slices() -> bool:
 
 
 def by_platform(*arrays, default, **others):
-  """Runs one of several functions of the same arrays.
+  """Runs one of several functions of the same arrays, or trees of them.
 
-  Args:
-    *arrays: arrays, or trees of them.
-    default: the function for platforms that are not named.
-    **others: functions by platform: "cpu", "tpu", "cuda" or "rocm".
-
-  Returns:
-    What the function of the platform that a program is compiled for returns.
+  `others` are functions by platform: "cpu", "tpu", "cuda" or "rocm"; all of
+  them are traced.
   """
   if not others:
     return default(*arrays)

@@ -71,8 +71,12 @@ def save(folder, config: transformer.Config, params: types.Params,
     with ocp.StandardCheckpointer() as checkpointer:
       checkpointer.save(partial / PARAMS, params)
     if first:
-      digests_lib.write(partial, digests)
-      _write_rest(folder, partial, config, tokenizer, metadata)
+      if metadata is not None:
+        atomic.write_json(partial / METADATA, metadata)
+      if tokenizer is not None:
+        tokenizers.save(tokenizer, partial)
+      _write_rest(partial, config, digests)
+      atomic.replace(folder)
     _meet("the folder is complete")
 
 
@@ -96,15 +100,12 @@ def _meet(name):
     multihost_utils.sync_global_devices(name)
 
 
-def _write_rest(folder, partial, config, tokenizer, metadata):
-  """Writes everything but parameters, and gives the folder its name."""
+def _write_rest(partial, config, digests):
+  """Writes what belongs to parameters: their digests and the architecture."""
+  digests_lib.write(partial, digests)
   (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
-  _write_config(partial, config)
-  if metadata is not None:
-    atomic.write_json(partial / METADATA, metadata)
-  if tokenizer is not None:
-    tokenizers.save(tokenizer, partial)
-  atomic.replace(folder)
+  atomic.write_json(partial / CONFIG,
+                    {"format": FORMAT, **dataclasses.asdict(config)})
 
 
 def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
@@ -204,9 +205,7 @@ def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
     streaming_save.save(partial / PARAMS, {
         name: functools.partial(_read_digested, digests, name, read)
         for name, read in readers.items()})
-    digests_lib.write(partial, digests)
-    (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
-    _write_config(partial, config)
+    _write_rest(partial, config, digests)
   return config
 
 
@@ -264,8 +263,3 @@ def load_config(folder) -> transformer.Config:
     return config_fields.architecture(fields)
   except ValueError as e:
     raise ValueError(f"'{path}': {e}") from e
-
-
-def _write_config(folder, config):
-  atomic.write_json(folder / CONFIG,
-                    {"format": FORMAT, **dataclasses.asdict(config)})

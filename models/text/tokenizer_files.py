@@ -1,5 +1,6 @@
 """Settings of tokenizers in published folders, and the files of GPT-2."""
 
+import contextlib
 import pathlib
 
 import tokenizers
@@ -26,6 +27,8 @@ _FIELDS = {
     "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,),
     "typical_p": _NUMBER, "repetition_penalty": _NUMBER,
     "no_repeat_ngram_size": (_ID,)}
+# Types of pieces, as SentencePiece and GGUF count them.
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 
@@ -70,18 +73,35 @@ def special_token(folder, name):
 
 
 def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
-  """Encodes a text; raises ValueError if the tokenizer fails.
+  """Encodes a text; raises ValueError if the tokenizer fails."""
+  with named_failures("the tokenizer fails on a text of "
+                      f"{len(text)} characters"):
+    return tokenizer.encode(text, **kwargs)
 
-  A pattern that backtracks without end panics, with no `Exception`.
+
+@contextlib.contextmanager
+def named_failures(message: str, *others):
+  """Raises a ValueError for what the library raises, but for `others`.
+
+  Its panics are no `Exception`: of a damaged file, or of a pattern that
+  backtracks without end.
   """
   try:
-    return tokenizer.encode(text, **kwargs)
-  except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    yield
+  except (KeyboardInterrupt, SystemExit, GeneratorExit, *others):
     raise
   except BaseException as e:
     reason = json_files.shortened(str(e) or type(e).__name__)
-    raise ValueError(f"the tokenizer fails on a text of {len(text)} "
-                     f"characters: {reason}") from e
+    raise ValueError(f"{message}: {reason}") from e
+
+
+def keep_whole(tokenizer, pieces) -> None:
+  """Adds special pieces and those of users, of a list of (text, type)."""
+  tokenizer.add_special_tokens([
+      tokenizers.AddedToken(text, normalized=False, special=True)
+      for text, kind in pieces if kind in (CONTROL, UNKNOWN)])
+  tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False)
+                        for text, kind in pieces if kind == USER])
 
 
 def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:

@@ -7,6 +7,7 @@ normalised. Those of published checkpoints are read as they are, but for
 truncation and padding, which no text is subject to.
 """
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -20,7 +21,6 @@ from tokenizers.models import BPE
 
 from decoding_jax import token_text
 from models.folders import atomic
-from models.folders import json_files
 from models.folders import resolve
 from models.gguf import files as gguf_files
 from models.gguf import settings as gguf_settings
@@ -44,6 +44,9 @@ _READERS = {
 # What is encoded when a tokenizer is loaded: patterns that backtrack without
 # end mostly do so over repetitions.
 _PROBE = "".join(x * 64 for x in ("a", " ", "1", "x1", "-", "\n", "Ab, ", "é"))
+# What transformers loads a tokenizer by.
+_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast",
+          "clean_up_tokenization_spaces": False}
 # Tokens of a prompt of which one is to be decoded after.
 _CONTEXT = 16
 # A token of byte fallback.
@@ -99,29 +102,16 @@ def load(folder) -> tokenizers.Tokenizer:
 
 def _read(path, folder, read):
   """Returns `read(folder)`, after it has encoded a text; errors name `path`."""
-  try:
+  message = f"'{path}': its tokenizer cannot be read"
+  # Errors of this package name the file.
+  with tokenizer_files.named_failures(message, ValueError, OSError):
     tokenizer = read(folder)
-  except (ValueError, OSError, KeyboardInterrupt, SystemExit):
-    raise  # Those of this package name the file.
-  except BaseException as e:  # Of the library, whose panics are no better.
-    raise _unreadable(path, e) from e
   # Trainers leave theirs in the file: texts would be cut or filled with pads.
   tokenizer.no_truncation()
   tokenizer.no_padding()
-  try:
-    tokenizer.encode(_PROBE)
-  except (KeyboardInterrupt, SystemExit):
-    raise
-  except Exception:  # It has no tokens for some of the characters.
-    pass
-  except BaseException as e:  # A panic.
-    raise _unreadable(path, e) from e
+  with tokenizer_files.named_failures(message), contextlib.suppress(Exception):
+    tokenizer.encode(_PROBE)  # It may have no tokens for some characters.
   return tokenizer
-
-
-def _unreadable(path, error):
-  reason = json_files.shortened(str(error) or type(error).__name__)
-  return ValueError(f"'{path}': its tokenizer cannot be read: {reason}")
 
 
 def has(folder) -> bool:
@@ -141,10 +131,8 @@ def copy(source, folder) -> int | None:
   save(tokenizer, folder)
   if gguf_files.is_gguf(source):
     for name, fields in gguf_settings.read(source).items():
-      atomic.write_json(pathlib.Path(folder) / name, {
-          **({"tokenizer_class": "PreTrainedTokenizerFast",
-              "clean_up_tokenization_spaces": False} if name == CONFIG else {}),
-          **fields})
+      atomic.write_json(pathlib.Path(folder) / name,
+                        {**(_CLASS if name == CONFIG else {}), **fields})
   for name in _WITH:
     if (pathlib.Path(source) / name).is_file():
       shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)
@@ -155,10 +143,8 @@ def describe(tokenizer: tokenizers.Tokenizer, folder) -> None:
   """Tells transformers how to load a tokenizer, unless something does."""
   path = pathlib.Path(folder) / CONFIG
   if not path.exists():
-    atomic.write_json(path, {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        **({"eos_token": EOS} if eos_id(tokenizer) is not None else {})})
+    ends = {"eos_token": EOS} if eos_id(tokenizer) is not None else {}
+    atomic.write_json(path, {**_CLASS, **ends})
 
 
 def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:

@@ -22,8 +22,8 @@ import numpy as np
 from decoding_jax.kernels import mesh_axes
 
 _LOG = logging.getLogger(__name__)
-# "xla" turns native kernels off; so does 0 in the older one, for one release.
-SWITCH, _OLD_SWITCH = "DECODING_JAX_KERNELS", "DECODING_JAX_NATIVE"
+# "xla" turns native kernels off.
+SWITCH = "DECODING_JAX_KERNELS"
 _HANDLERS = ("products", "norm", "attention", "commit", "normalizer", "draws",
              "hashes", "room", "put")
 # The name of the library, or None, by whether it could be compiled then.
@@ -144,11 +144,7 @@ def prepare() -> bool:
 
 def available() -> bool:
   """Returns whether native kernels are wanted and there; see `prepare`."""
-  return not _is_switched_off() and _library() is not None
-
-
-def _is_switched_off() -> bool:
-  return os.environ.get(SWITCH) == "xla" or os.environ.get(_OLD_SWITCH) == "0"
+  return os.environ.get(SWITCH) != "xla" and _library() is not None
 
 
 def is_tracing() -> bool:
@@ -158,6 +154,7 @@ def is_tracing() -> bool:
 
 
 def _can_be_called() -> bool:
+  # Not where a compiler splits arrays that a kernel would read whole.
   return available() and math.prod(mesh_axes.split_by_compiler().values()) <= 1
 
 
