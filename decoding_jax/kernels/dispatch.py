@@ -133,7 +133,6 @@ def compiler_options() -> dict:
 
 @functools.cache
 def _knows(name) -> bool:
-  """Returns whether this version of XLA has an option."""
   option = {name: _CPU_OPTIONS[name]}
   try:
     jax.jit(lambda x: x, compiler_options=option).lower(0.0).compile()

@@ -107,7 +107,6 @@ def threefry_hashes(key, numbers):
 
 
 def _first_hashes(key, count):
-  """Returns the hashes of 0, 1, ...: `[count, 2]`."""
   return _hashes_of_first(jax.random.key_data(key), count=count)
 
 

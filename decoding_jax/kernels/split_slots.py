@@ -160,7 +160,6 @@ def _merged(layout, found, shape, divides):
 
 
 def _arrays(part, layout):
-  """Returns the arrays of a part, and how they are split."""
   keys, values, *seen = part
   if mesh_axes.is_split(keys):
     return (keys.array, values.array, seen), (
@@ -169,7 +168,6 @@ def _arrays(part, layout):
 
 
 def _own_part(layout, part, own):
-  """Returns keys, values, mask and span that a device attends to."""
   keys, values, (mask, *span) = own
   heads, first = layout.place()
   if mesh_axes.is_split(part[0]):
@@ -197,7 +195,6 @@ def _before(end, layout, first):
 
 
 def _part(x, index, size, axis):
-  """Returns part number `index` of an array, of parts of a size."""
   return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis)
 
 

@@ -138,6 +138,5 @@ def _axes():
 
 
 def _places(tokens, size):
-  """Returns `[..., V]` bool, true at each token."""
   return tokens[..., None] == split(jax.lax.broadcasted_iota(
       tokens.dtype, (*(1,) * tokens.ndim, size), tokens.ndim))

@@ -133,7 +133,6 @@ def _readable(path):
 
 
 def _saved(path):
-  """Returns shape and type of each parameter in orbax's metadata."""
   with ocp.StandardCheckpointer() as checkpointer, _readable(path):
     saved = checkpointer.metadata(path).item_metadata
     if saved is not None:

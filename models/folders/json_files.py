@@ -115,7 +115,6 @@ def _range(field):
 
 
 def _check_depth(value):
-  """Raises `ValueError` if lists and objects are nested too deep."""
   level, depth = [value], 0
   while level:
     depth += 1

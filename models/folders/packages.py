@@ -41,7 +41,6 @@ def folder(name: str) -> pathlib.Path:
 
 
 def _model(name, package):
-  """Returns the only model in a package."""
   files = [pathlib.Path(path.locate()) for path in _files(name, package)]
   found = [path for path in files if _GGUF.fullmatch(path.name)]
   found = found or [path.parent for path in files if path.name == _CONFIG
@@ -57,7 +56,6 @@ def _model(name, package):
 
 
 def _files(name, package):
-  """Returns the files of a package by its metadata."""
   if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package):
     raise ValueError(f"'{name}': {json_files.shown(package)} is no name of a "
                      "package.")
@@ -73,7 +71,6 @@ def _files(name, package):
 
 
 def _joined(name, parts):
-  """Returns a file in the cache that has the bytes of all parts."""
   folders = [str(part) for part in parts if part.is_dir()]
   if folders:
     raise ValueError(f"'{name}': '{folders[0]}' is a folder, which is no part "
@@ -102,6 +99,5 @@ def _joined(name, parts):
 
 
 def _cache():
-  """Returns the folder of joined files: XDG_CACHE_HOME, or ~/.cache."""
   root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
   return pathlib.Path(root) / "decoding_jax" / "packages"

@@ -108,7 +108,6 @@ def _check_value_length(given, prefix, head_dim):
 
 
 def _rotation(file, given, prefix, row, found, head_dim):
-  """Reads rotary embeddings: their share of the channels, and scaling."""
   rotary = {}
   channels = given.pop("rope.dimension_count", head_dim)
   if row.partial:

@@ -136,7 +136,6 @@ def _read_one(path):
 
 
 def _parse(path, data):
-  """Parses the header of a file that is mapped."""
   version, = struct.unpack_from("<I", data, 4)
   if version not in _VERSIONS:
     raise ValueError(f"'{path}': version {json_files.shown(version)} of the "
@@ -170,13 +169,11 @@ def _parse(path, data):
 
 
 class _Cursor:
-  """A place in a file, from where values are read one after the other."""
 
   def __init__(self, path, data, at):
     self.path, self.data, self.at = path, data, at
 
   def checked(self, count):
-    """Returns a count, unless more is counted than the file has bytes."""
     if count > len(self.data) - self.at:
       raise ValueError(f"'{self.path}' is damaged: it ends at byte "
                        f"{len(self.data)}, before {count} more.")
@@ -196,7 +193,6 @@ class _Cursor:
     return self.data[self.at - length:self.at].decode("utf-8")
 
   def value(self, kind):
-    """Reads a value of one of the types of metadata."""
     if kind == _STRING:
       return self.text()
     if kind == _ARRAY:
@@ -207,7 +203,6 @@ class _Cursor:
     return bool(found) if kind == _BOOL else found.item()
 
   def array(self):
-    """Reads strings as a list, numbers as a numpy array."""
     kind, count = self.scalar("<I"), self.checked(self.scalar("<Q"))
     if kind == _STRING:
       return [self.text() for _ in range(count)]

@@ -38,7 +38,6 @@ def read(path) -> dict[str, dict]:
 
 
 def _token_id(path, metadata, key, tokens):
-  """Returns a token that a key names; None without the key."""
   token = metadata.get(f"{_PREFIX}{key}")
   if token is None:
     return None

@@ -47,13 +47,11 @@ def tensors(path) -> dict[str, files.Entry]:
 
 
 def _expert(entry, i):
-  """Returns the matrix of one of the experts."""
   return _changed(entry, lambda x: x[0], entry.shape[1:],
                   lambda: entry.rows(i, i + 1))
 
 
 def _as_there(entry, part, kind, prefix, row, metadata):
-  """Returns a tensor in the layout of Hugging Face."""
   if row.norm_offset and part.endswith("norm"):
     return _changed(entry, lambda x: x - np.float32(row.norm_offset))
   if row.paired and part in _ROTATED:
@@ -70,7 +68,6 @@ def _as_there(entry, part, kind, prefix, row, metadata):
 
 
 def _heads(prefix, metadata, key):
-  """Returns the number of heads of queries or of keys."""
   every = metadata.get(f"{prefix}.{_ROTATED['attn_q']}")
   heads = metadata.get(f"{prefix}.{key}", every)
   return int(np.ravel(heads)[0])
@@ -93,7 +90,6 @@ def _by_heads(x, heads):
 
 
 def _changed(entry, change, shape=None, read=None):
-  """Returns an `Entry` whose array is changed once it has been read."""
   if entry.refusal:
     return entry
   read = read or entry.read

@@ -95,7 +95,6 @@ class _Network(nn.Module):
     return self.norm(x)
 
   def project(self, features):
-    """Returns `[B, T, F]` of the target's features."""
     x = jnp.concatenate(features, axis=-1).astype(self.config.layers.dtype)
     return self.hidden_norm(self.fc(x))
 

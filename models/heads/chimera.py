@@ -62,12 +62,9 @@ class Config:
 
 @flax.struct.dataclass
 class _State:
-  """What has been read.
+  """Keys and values of hidden states, then of trigrams; the last of each.
 
-  Attributes:
-    cache: keys and values of the hidden state, and of the trigram, of a pair.
-    feature: `[B, F]`, the hidden state before the root.
-    recent: `[B, 3]` int32, the tokens of the last pairs; `NONE` for none.
+  These are `feature [B, F]`, and `recent [B, 3]` int32 tokens, `NONE` for none.
   """
   cache: Cache
   feature: Array
@@ -76,12 +73,9 @@ class _State:
 
 @flax.struct.dataclass
 class _Draft:
-  """A draft on its way.
+  """Keys and values of the text; a block of the inner nodes, and their grams.
 
-  Attributes:
-    context: keys and values of the text, hidden states before trigrams.
-    block: of the inner nodes, 2I slots: trigrams before outputs.
-    grams: `[B, I, 3]` int32, tokens up to each inner node.
+  The block has 2I slots, trigrams before outputs; `grams [B, I, 3]` are int32.
   """
   context: tuple[Array, Array]
   block: Block
@@ -234,7 +228,6 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
 
 
 def _with_tokens(draft, tree, nodes):
-  """Returns the draft with the trigrams of the nodes of a level."""
   above = assembly.above(draft.grams, tree, nodes)
   return draft.replace(grams=assembly.put(draft.grams, jnp.concatenate(
       [above[:, :, 1:], nodes.of(tree.tokens, 1)[:, :, None]], axis=-1), nodes))
@@ -260,7 +253,6 @@ def _encode(spec, params, target_params, grams):
 
 
 def _forward(spec, params, x, context, block, slot, view):
-  """Goes through the layer: outputs `[B, T, F]`, and the block."""
   out, (keys, values) = _apply(
       spec, params, "forward", x,
       (*context, block.keys[0], block.values[0]), slot, view)
@@ -290,7 +282,7 @@ def _output(spec, params, before, out, level):
 
 
 def _apply(spec, params, method, *args):
-  return _Chimera(*spec).apply({"params": params}, *args, method=method)
+  return _Chimera(*spec[:2]).apply({"params": params}, *args, method=method)
 
 
 def init(key, config: Config, target):

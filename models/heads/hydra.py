@@ -131,7 +131,7 @@ def _start(spec, params, target_params, state, root, nodes):
 
 
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
-  config, target = spec
+  config, target, _ = spec
   if not nodes.is_root:
     paths = jnp.where(jnp.arange(config.heads)[None, None] == level,
                       nodes.of(tree.tokens, 1)[:, :, None],

@@ -84,7 +84,7 @@ def _read(spec, params, target_params, state, features, tokens, count):
 def _start(spec, params, target_params, state, root, nodes):
   """Returns logits `[B, H, V]`."""
   del target_params, root, nodes
-  return _Heads(*spec).apply({"params": params}, state.hidden)
+  return _Heads(*spec[:2]).apply({"params": params}, state.hidden)
 
 
 def init(key, config: Config, target):

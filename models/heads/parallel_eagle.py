@@ -93,7 +93,6 @@ class _Network(nn.Module):
     return x, Block(begun.keys + ended.keys, begun.values + ended.values)
 
   def logits(self, x, shared):
-    """Returns `[..., N]`, of the tokens that it can draft."""
     return self.first.logits(x, shared)
 
 
@@ -153,8 +152,7 @@ def _masked(config, params, batch, count):
 
 def _forward(spec, params, target_params, cache, tokens, features, positions,
              mask):
-  """Goes through the layers."""
-  config, target = spec
+  config, target, _ = spec
   embeddings = own_features.embed(config, config.layers, target, params,
                                   target_params, tokens)
   seen = views.of(config.layers, cache, positions, mask)
@@ -163,8 +161,8 @@ def _forward(spec, params, target_params, cache, tokens, features, positions,
 
 
 def _network(spec, params, *arguments, **named):
-  return _Network(*spec).apply({"params": params["network"]}, *arguments,
-                               **named)
+  return _Network(*spec[:2]).apply(
+      {"params": params["network"]}, *arguments, **named)
 
 
 def init(key, config: Config, target):
@@ -219,7 +217,6 @@ def _fields(config, kept, dtype):
 
 
 def _predict(config, target, params, target_params, features, tokens, depth):
-  """Drafts a block after some pairs."""
   spec, tokens = assembly.Spec(config, target), tokens[:, 1:]
   (batch, length), count = tokens.shape, config.depth - 1
   anchors, positions = training.roots(length, training.STRIDE - 1, depth)

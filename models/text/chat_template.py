@@ -129,7 +129,6 @@ def _message(number, message):
 
 
 def _source(folder, tools):
-  """Returns the file of the program and its text."""
   path = pathlib.Path(folder) / FILE
   if path.is_file():
     try:

@@ -104,7 +104,6 @@ def _check_keys(metadata):
 
 
 def _vocabulary(metadata):
-  """Returns spellings of tokens, and their types."""
   tokens = metadata.get(settings.TOKENS)
   if not isinstance(tokens, list) or not tokens:
     raise ValueError(f"{settings.TOKENS} must be given.")
@@ -118,7 +117,6 @@ def _vocabulary(metadata):
 
 
 def _numbers(metadata, name, tokens):
-  """Returns the numbers of a key, one for each token."""
   found = metadata.get(f"{_PREFIX}{name}")
   if not isinstance(found, np.ndarray) or len(found) != len(tokens):
     raise ValueError(f"{_PREFIX}{name} must have numbers, one for each of "

@@ -252,7 +252,6 @@ def _finalize(context, value):
 
 
 def _pay(size):
-  """Takes a step and a size out of the budget."""
   left = _left.get()
   left[0] -= _STEP + size
   if left[0] < 0:
@@ -283,7 +282,6 @@ def check_format(text: str) -> None:
 
 
 def _listed(value):
-  """Returns what is read once as a list."""
   if not isinstance(value, _LAZY):
     return value
   return list(_rounds(value, 0))

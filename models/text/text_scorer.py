@@ -50,6 +50,5 @@ def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
 
 @functools.partial(jax.jit, static_argnums=0)
 def _outputs(lm, params, tokens, last):
-  """Returns the output `[N]` at one token of each text."""
   outputs = language_models.causal_logits(lm, params, tokens)[..., 0]
   return outputs[np.arange(len(last)), last].astype(np.float32)

@@ -12,20 +12,27 @@ from models.heads.parts import target_ends
 
 
 class Spec(NamedTuple):
-  """Attributes: `config` of the head, and the `target`'s architecture."""
+  """What the functions of a head are of.
+
+  Attributes:
+    config: of the head.
+    target: the architecture of the target.
+    part: what sets a head apart from its kin, such as a `cells.Cell`.
+  """
   config: Any
   target: Any
+  part: Any = None
 
 
-def head(spec, functions, init, forwards=lambda depth: 1, *,
+def head(spec: Spec, functions, init, forwards=lambda depth: 1, *,
          num_features: int = 1, depth: int = 0, max_length: int = 0) -> Head:
   """Returns a head on a target that keeps outputs of its width.
 
   `functions` are `init`, `read`, `start` and `logits` of a `Head`, each with
-  `spec`, which begins as a `Spec`, before its arguments; `init(key, config,
-  target) -> params`; the others are fields of a `Head`.
+  `spec` before its arguments; `init(key, config, target) -> params`; the others
+  are fields of a `Head`.
   """
-  config, target, *_ = spec
+  config, target, _ = spec
   target_ends.check(target)
   return Head(
       *(functools.partial(function, spec) for function in functions),

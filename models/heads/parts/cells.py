@@ -38,13 +38,9 @@ class Cell(NamedTuple):
 
 def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
   """Returns a head; `init(key, config, target) -> params`."""
-  def of_spec(function):
-    return lambda spec, *arguments: function(cell, spec, *arguments)
-
-  return assembly.head(
-      assembly.Spec(config, target),
-      [*map(of_spec, (_init, _read, _start, _logits))], init,
-      max_length=max_length)
+  return assembly.head(assembly.Spec(config, target, cell),
+                       (_init, _read, _start, _logits), init,
+                       max_length=max_length)
 
 
 def rounds(cell: Cell, config, target, params, target_params, features, tokens,
@@ -53,7 +49,7 @@ def rounds(cell: Cell, config, target, params, target_params, features, tokens,
 
   The outputs that its logits are of stand for the target's hidden states.
   """
-  spec = assembly.Spec(config, target)
+  spec = assembly.Spec(config, target, cell)
   embeddings = cell.embed(spec, params, target_params, tokens)
   hidden = prefix_layers.forward(
       cell.layers(spec), params.get("augment"),
@@ -68,29 +64,30 @@ def rounds(cell: Cell, config, target, params, target_params, features, tokens,
   return target_ends.logits(target, target_params, made), made
 
 
-def _init(cell, spec, batch, slots):
-  return prefix_layers.init_state(cell.layers(spec), batch, slots,
+def _init(spec, batch, slots):
+  return prefix_layers.init_state(spec.part.layers(spec), batch, slots,
                                   (spec.target.dim, spec.target.dtype))
 
 
-def _read(cell, spec, params, target_params, state, features, tokens, count):
+def _read(spec, params, target_params, state, features, tokens, count):
+  cell = spec.part
   x = cell.read(spec, params, target_params, features,
                 cell.embed(spec, params, target_params, tokens))
   return prefix_layers.read(cell.layers(spec), params.get("augment"), x, state,
                             count)
 
 
-def _start(cell, spec, params, target_params, state, root, nodes):
+def _start(spec, params, target_params, state, root, nodes):
   """Returns `[B, I, F]`, states above inner nodes; but for the root empty."""
-  del cell, spec, params, target_params, root
+  del spec, params, target_params, root
   states = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
                      state.hidden.dtype)
   return states.at[:, 0].set(state.hidden)
 
 
-def _logits(cell, spec, params, target_params, state, draft, tree, level,
-            nodes):
+def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   del state, level
+  cell = spec.part
   above = draft[:, :1] if nodes.is_root else assembly.above(draft, tree, nodes)
   embeddings = cell.embed(spec, params, target_params, nodes.of(tree.tokens, 1))
   hidden, out = cell.node(spec, params, above, embeddings, nodes.is_root)

@@ -131,7 +131,6 @@ def of_module(module) -> Format:
 
 
 def architecture(fields: dict) -> str | None:
-  """Returns the class that a config names."""
   names = fields.get("architectures")
   name = names[0] if isinstance(names, list) and names else None
   return name if isinstance(name, str) else None

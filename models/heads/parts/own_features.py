@@ -6,7 +6,7 @@
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.struct
 import jax
@@ -26,21 +26,9 @@ from models.transformer import views
 
 @flax.struct.dataclass
 class _Draft:
-  """A draft on its way.
-
-  Attributes:
-    block: of the inner nodes but the root, which is read.
-    hidden: `[B, I, width]`, what it made of the inner nodes.
-  """
+  """Inner nodes: a block of all but the root, and `hidden [B, I, width]`."""
   block: Block
   hidden: Array
-
-
-class _Spec(NamedTuple):
-  """Attributes: configs of the head and of the target; what it computes."""
-  config: Any
-  target: Any
-  network: Any
 
 
 class _Inputs(NamedTuple):
@@ -53,7 +41,7 @@ class _Inputs(NamedTuple):
 def of_network(network, config, target, num_features: int) -> Head:
   """Returns a head that reads its own features where a token was drafted."""
   return assembly.head(
-      _Spec(config, target, network), (_init, _read, _start, _logits),
+      assembly.Spec(config, target, network), (_init, _read, _start, _logits),
       lambda key, *sizes: init(network, key, *sizes, num_features),
       lambda depth: depth, num_features=num_features,
       max_length=config.layer.max_length)
@@ -69,7 +57,7 @@ def rounds(network, config, target, params, target_params, features, tokens,
   tokens are drafted. All pairs of a round are computed at once. The features
   are returned too.
   """
-  spec, (batch, length) = _Spec(config, target, network), tokens.shape
+  spec, (batch, length) = assembly.Spec(config, target, network), tokens.shape
   if config.reads_normed:
     features = (target_ends.norm(target, target_params, features[0]),)
   order, found, made, hidden = np.arange(length), [], [], None
@@ -131,13 +119,12 @@ def _output(spec, params, target_params, hidden):
   if spec.config.target_output:
     return target_ends.logits(spec.target, target_params,
                               hidden[..., :spec.config.layer.dim])
-  return spec.network(spec.config, spec.target).apply(
+  return spec.part(*spec[:2]).apply(
       {"params": params["layer"]}, hidden, params.get("output"),
       method="logits")
 
 
 def _grow(spec, params, target_params, cache, draft, tree, level, nodes):
-  """Returns the draft with the features of the nodes of a level."""
   # The root is read, and in no slot of the block.
   mask = nodes.of(tree.mask, 1)[:, :, 1:draft.hidden.shape[1]]
   positions = jnp.broadcast_to((cache.length + level - 1)[:, None],
@@ -157,7 +144,7 @@ def _forward(spec, params, target_params, inputs, hidden, features, cache,
   embeddings = embed(spec.config, layer, spec.target, params, target_params,
                      inputs.tokens)
   view, = views.of(layer, cache, inputs.positions, inputs.mask)
-  return spec.network(spec.config, spec.target).apply(
+  return spec.part(*spec[:2]).apply(
       {"params": params["layer"]}, embeddings, hidden, features, cache, block,
       slot, view)
 
