@@ -66,8 +66,8 @@ def _files(name, package):
   # Modules may have other names than what installs them.
   for other in importlib.metadata.packages_distributions().get(package, ()):
     return importlib.metadata.files(other) or []
-  raise ValueError(f"'{name}': package {package} is not installed: pip install "
-                   f"{package}.")
+  # No advice to install it: a mistyped name may be somebody else's package.
+  raise ValueError(f"'{name}': package {package} is not installed.")
 
 
 def _joined(name, parts):
@@ -79,7 +79,7 @@ def _joined(name, parts):
            for part in parts]
   digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
   stem = parts[0].name.partition(".gguf")[0]
-  path = _cache() / f"{stem}-{digest}.gguf"
+  path = _cache(name) / f"{stem}-{digest}.gguf"
   if path.is_file():
     return path
   try:
@@ -98,6 +98,10 @@ def _joined(name, parts):
   return path
 
 
-def _cache():
-  root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+def _cache(name):
+  try:
+    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+  except RuntimeError as e:  # No $HOME, and a user whom the system knows not.
+    raise ValueError(f"'{name}' cannot be joined: no home directory; "
+                     "XDG_CACHE_HOME may name a folder.") from e
   return pathlib.Path(root) / "decoding_jax" / "packages"

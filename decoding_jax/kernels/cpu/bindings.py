@@ -82,8 +82,9 @@ def supports_writes(arrays) -> bool:
 def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
   arrays = (*keys, *values)
   out = _call("commit",
-              [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays], slots,
-              lengths, *arrays, *fresh_keys, *fresh_values,
+              [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays],
+              *(x.astype(jnp.int32) for x in (slots, lengths)),  # Under x64.
+              *arrays, *fresh_keys, *fresh_values,
               aliases={2 + i: i for i in range(len(arrays))},
               keys=np.int64(len(keys)))
   return tuple(out[:len(keys)]), tuple(out[len(keys):])

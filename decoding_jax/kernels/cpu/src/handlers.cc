@@ -19,10 +19,16 @@ using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 using U32 = ffi::Buffer<ffi::U32>;
 
+template <class Function>
+void EachRow(Pool pool, int64_t rows, Function function) {
+  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
+    for (; from < to; ++from) function(from);
+  });
+}
+
 template <class T, class X>
-void ProductsWith(Pool pool, const X* columns, int64_t width,
-                  int64_t inputs, ffi::RemainingArgs rest,
-                  ffi::RemainingRets results) {
+void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
+                  ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const size_t number = results.size();
   std::vector<Factor<T>> factors;
   std::vector<const float*> scales(number);
@@ -47,8 +53,8 @@ void ProductsWith(Pool pool, const X* columns, int64_t width,
 
 // x [width, in], kernels [out, in] of one type, then of each, or of none,
 // scales [out] -> [width, out] of each kernel
-ffi::Error ProductsOf(Pool pool, AnyBuffer x,
-                      ffi::RemainingArgs rest, ffi::RemainingRets results) {
+ffi::Error ProductsOf(Pool pool, AnyBuffer x, ffi::RemainingArgs rest,
+                      ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
   return OfBoth(x, *rest.get<AnyBuffer>(0),
                 [&](auto numbers, auto weights) {
@@ -80,9 +86,9 @@ ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
 // q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
 // C] and a mask [B, T or 1, s] -> [B, H, G, T, C], and [B, H, G, T] the
 // logarithms of the sums of the exponentials of the scores
-ffi::Error AttentionOf(Pool pool, F32 q,
-                       ffi::RemainingArgs rest, ffi::Result<F32> y,
-                       ffi::Result<F32> log_sums, float cap) {
+ffi::Error AttentionOf(Pool pool, F32 q, ffi::RemainingArgs rest,
+                       ffi::Result<F32> y, ffi::Result<F32> log_sums,
+                       float cap) {
   const auto sizes = q.dimensions();
   const int64_t heads = sizes[1], groups = sizes[2], length = sizes[3];
   const int64_t channels = sizes[4], part = groups * length * channels;
@@ -113,9 +119,7 @@ ffi::Error AttentionOf(Pool pool, F32 q,
           .Attend(queries + index * part, result + index * part,
                   sums + index * groups * length);
     };
-    Team(pool).Share(sizes[0] * heads, 1, [=](int64_t from, int64_t to) {
-      for (; from < to; ++from) of_head(from);
-    });
+    EachRow(pool, sizes[0] * heads, of_head);
   });
 }
 
@@ -132,9 +136,9 @@ Array ArrayOf(AnyBuffer x, bool keys) {
 
 // slots [B, K], lengths [B], then keys and values of a cache, which are the
 // results as well, and those of a block
-ffi::Error CommitOf(Pool pool, S32 slots,
-                    S32 lengths, ffi::RemainingArgs arrays,
-                    ffi::RemainingRets, int64_t keys) {
+ffi::Error CommitOf(Pool pool, S32 slots, S32 lengths,
+                    ffi::RemainingArgs arrays, ffi::RemainingRets,
+                    int64_t keys) {
   const int64_t number = arrays.size() / 2;
   std::vector<Array> targets, sources;
   for (int64_t i = 0; i < number; ++i) {
@@ -149,39 +153,31 @@ ffi::Error CommitOf(Pool pool, S32 slots,
 
 // x [..., V], divisor [...], of which each is for as many rows of x -> the
 // largest of each row, and the logarithm of its mass
-ffi::Error NormalizerOf(Pool pool, F32 x,
-                        F32 divisor,
-                        ffi::Result<F32> largest,
+ffi::Error NormalizerOf(Pool pool, F32 x, F32 divisor, ffi::Result<F32> largest,
                         ffi::Result<F32> log_mass) {
   const int64_t rows = largest->element_count(), size = x.dimensions().back();
   const int64_t each = rows / divisor.element_count();
   const float *numbers = x.typed_data(), *divisors = divisor.typed_data();
   float *most = largest->typed_data(), *mass = log_mass->typed_data();
-  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
-    for (; from < to; ++from) {
-      Normalizer(numbers + from * size, size, divisors[from / each],
-                 most + from, mass + from);
-    }
+  EachRow(pool, rows, [=](int64_t row) {
+    Normalizer(numbers + row * size, size, divisors[row / each], most + row,
+               mass + row);
   });
   return ffi::Error::Success();
 }
 
 // keys [..., 2], log_probs [..., V] -> perturbed [..., k] and tokens [..., k]
-ffi::Error DrawsOf(Pool pool, U32 keys,
-                   F32 log_probs,
-                   ffi::Result<F32> perturbed,
-                   ffi::Result<S32> tokens) {
+ffi::Error DrawsOf(Pool pool, U32 keys, F32 log_probs,
+                   ffi::Result<F32> perturbed, ffi::Result<S32> tokens) {
   const int64_t size = log_probs.dimensions().back();
   const int64_t k = tokens->dimensions().back();
   const uint32_t* key = keys.typed_data();
   const float* distribution = log_probs.typed_data();
   float* values = perturbed->typed_data();
   int32_t* places = tokens->typed_data();
-  Team(pool).Share(keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
-    for (; from < to; ++from) {
-      GumbelTopK(key + 2 * from, distribution + from * size, size,
-                 values + from * k, places + from * k, k);
-    }
+  EachRow(pool, keys.element_count() / 2, [=](int64_t row) {
+    GumbelTopK(key + 2 * row, distribution + row * size, size, values + row * k,
+               places + row * k, k);
   });
   return ffi::Error::Success();
 }
@@ -213,8 +209,8 @@ ffi::Error RoomOf(AnyBuffer, ffi::RemainingRets results, bool zeros) {
 
 // Where, then targets [B, M, ...], which are the results as well, and as many
 // sources [B, W, ...]
-ffi::Error PutOf(Pool pool, S32 start,
-                 ffi::RemainingArgs arrays, ffi::RemainingRets) {
+ffi::Error PutOf(Pool pool, S32 start, ffi::RemainingArgs arrays,
+                 ffi::RemainingRets) {
   const size_t number = arrays.size() / 2;
   Team team(pool);
   for (size_t i = 0; i < number; ++i) {
