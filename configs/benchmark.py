@@ -9,7 +9,7 @@
       --workdir=runs/engines
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
-overlap by 0.7; `shipped` is the pair that comes along. The rival of both needs
+overlap by 0.7 (`--prepare=pair` alone); `shipped` comes along. The rival needs
 `pip install -e '.[parity]'`; those of `engines` and `engines_smollm2` (a chat
 model with its shipped head), in 16, 8 and 4 bits, are installed by --prepare.
 

@@ -42,7 +42,7 @@ def defaults():
   # Folder, shipped name or hub:owner/name; the draft also layers:N, lookup,
   # a head, a start table (.npz), or "" where no method needs one.
   c.target, c.draft = "python-target", "python-draft"
-  # Name -> draft: each is run in a folder of its own and compared ("": not run).
+  # Name -> draft ("": none): each is run in a folder of its own, and compared.
   c.drafts = {}
   # Of parameters and activations ("": as saved), and of matrices ("dtype",
   # "bfloat16" or "int8"); the draft's "" is the target's.
