@@ -18,8 +18,14 @@ forwards of a step relative to that of a token, in cycles that the compiler has
 scheduled. These are not measured: they miss some of the time spent waiting for
 memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
 bytes that they read and write.
+
+`--tokens=2,8,16` prints instead, for a TPU, the cycles of forwards of so many
+tokens a row relative to those of one token: a tree of as many nodes pays where
+it accepts more tokens a call. With `--mesh=model:8` a device has its part of
+each layer, without the time that it waits for sums.
 """
 
+import dataclasses
 import functools
 import time
 
@@ -68,6 +74,9 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
 _COSTS = flags.DEFINE_bool(
     "costs", True, "Also count the cycles of forwards, or the kernels of a "
     "step.")
+_TOKENS = flags.DEFINE_list(
+    "tokens", [], "Tokens a row whose forwards on a TPU are compared with that "
+    "of one; then nothing else is estimated.")
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(memory_budget_flag)
@@ -91,6 +100,12 @@ def main():
   pair = model_flags.open_pair(_METHOD.value, [method])
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
+  if _TOKENS.value:
+    if gpu:
+      raise launch.UserError(f"--tokens: --devices={_DEVICES.value} has no "
+                             "compiler that counts cycles; TPUs have.")
+    print(_ratios(config, shape, devices[0]))
+    return
   with launch.user_errors(ValueError):
     ways = mesh_lib.partition(pair, shape, mesh_lib.draft_mesh())
   if budget is not None:
@@ -113,6 +128,31 @@ def main():
   elif _COSTS.value:
     print(_costs(config, pair.drafts.architecture(pair.source), kind,
                  _BATCH.value // shape[0], devices[0]))
+
+
+def _ratios(config, shape, device):
+  """Returns a table of forwards of `--tokens`, relative to one token's."""
+  slots = _PROMPT_LENGTH.value + _MAX_NEW_TOKENS.value
+  count = functools.partial(
+      tpu_compiler.forward_cycles, part(config, shape[1]), device,
+      _BATCH.value // shape[0], slots=slots, shared=_SHARED_PREFIX.value)
+  one, lines = count(1), [["tokens a row", "cycles", "of a token"]]
+  for n in (1, *launch.numbers(_TOKENS)):
+    cycles = one if n == 1 else count(n)
+    lines.append([str(n), f"{cycles:,}", f"{cycles / one:.3f}"])
+  return f"{text_tables.plain_table(lines)}\n{slots} slots a row"
+
+
+def part(config, number):
+  """Returns the architecture of one of `number` devices that split layers."""
+  sizes = {"num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
+           "hidden_dim": config.hidden_dim, "vocab_size": config.vocab_size}
+  for name, size in sizes.items():
+    if size % number:
+      raise launch.UserError(f"--mesh=model:{number} does not divide "
+                             f"{name}={size} of the target.")
+  return dataclasses.replace(config, **{
+      name: size // number for name, size in sizes.items()})
 
 
 def _plans(parameter_ratio):

@@ -11,8 +11,7 @@ from decoding_jax import token_text
 def of_pieces(pieces: Sequence[bytes]) -> str:
   """Returns the digest of a vocabulary, 64 hexadecimal digits.
 
-  Args:
-    pieces: the bytes of V tokens; names of special tokens count too.
+  Names of special tokens count too.
   """
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   found = hashlib.sha256(lengths.tobytes())

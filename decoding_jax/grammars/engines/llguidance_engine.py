@@ -115,16 +115,9 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 def engine(name: str, source: str, pieces: Sequence[bytes],
            ends: Sequence[int]) -> host_engine.Engine:
-  """Returns an engine that follows texts of a grammar.
+  """Returns an engine of a grammar of Lark, whose errors begin with `name`.
 
-  Args:
-    name: what errors begin with.
-    source: in the language of Lark.
-    pieces: the bytes of V tokens.
-    ends: tokens that end a text.
-
-  Raises:
-    ValueError: for a grammar that is refused, with the reason.
+  Raises ValueError with the reason for a grammar that is refused.
   """
   package = library()
   first = host_engine.with_deep_stack(lambda: package.LLMatcher(

@@ -74,16 +74,10 @@ def maker_of_schema(schema):
 
 def engine(name: str, make, pieces: Sequence[bytes],
            ends: Sequence[int]) -> host_engine.Engine:
-  """Returns an engine that follows texts of a grammar.
+  """Returns an engine of a grammar, whose errors begin with `name`.
 
-  Args:
-    name: what errors begin with.
-    make: `(xgrammar.GrammarCompiler) -> xgrammar.CompiledGrammar`.
-    pieces: the bytes of V tokens.
-    ends: tokens that end a text.
-
-  Raises:
-    ValueError: for a grammar that is refused, with the reason.
+  `make` maps an `xgrammar.GrammarCompiler` to the `CompiledGrammar`. Raises
+  ValueError with the reason for a grammar that is refused.
   """
   package = library()
   try:

@@ -20,21 +20,11 @@ class Unsupported(ValueError):
 @functools.lru_cache(maxsize=256)
 def between(low, high, open_low: bool = False, open_high: bool = False,
             integer: bool = False, multiple=None) -> Dfa:
-  """Returns the automaton of the numbers between two bounds.
+  """Returns the automaton over characters of the numbers between two bounds.
 
-  Args:
-    low: a `decimal.Decimal`, or None for no bound; high: the same.
-    open_low: whether the bound itself is left out.
-    open_high: the same.
-    integer: whether there are no fractions.
-    multiple: a `decimal.Decimal` of which all numbers are multiples: an integer
-      up to `MAX_DIVISOR`, or a power of ten; or None.
-
-  Returns:
-    The automaton over characters. Numbers between bounds have no exponents.
-
-  Raises:
-    Unsupported: for others.
+  Bounds are `decimal.Decimal`, or None; an open one is left out itself. Numbers
+  are multiples of `multiple`: an integer up to `MAX_DIVISOR`, or a power of
+  ten. Numbers between bounds have no exponents. Raises Unsupported for others.
   """
   if multiple is not None:
     integer = integer or multiple == multiple.to_integral_value()

@@ -39,37 +39,22 @@ _BUDGETS = (_Budget(3, None), _Budget(2, 256), _Budget(1, 64), _Budget(1, 16))
 
 @dataclasses.dataclass
 class _Build:
-  """What an automaton is built of.
-
-  Attributes:
-    source: the schema.
-    nfa: over bytes.
-    budget: of this attempt.
-    whitespace: over characters, what may be between parts.
-    levels: levels of values of any kind that are left.
-  """
-  source: Source
-  nfa: Nfa
-  budget: _Budget
-  whitespace: Dfa
-  levels: int
+  """What an automaton is built of."""
+  source: Source  # the schema
+  nfa: Nfa  # over bytes
+  budget: _Budget  # of this attempt
+  whitespace: Dfa  # over characters, what may be between parts
+  levels: int  # levels of values of any kind that are left
 
 
 def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
               seconds: float = float("inf")) -> Dfa:
   """Returns the automaton over bytes of JSON texts of a schema.
 
-  Args:
-    schema: as parsed from JSON.
-    whitespace: what may be between the parts, a pattern; None for at most one
-      blank.
-    limit: most states.
-    seconds: after which it is given up.
-
-  Raises:
-    schema_source.Unsupported: naming the keyword, its place, and what is
-      supported; or the limit that the schema exceeds.
-    TooLarge: if more states or seconds are needed, however much is left out.
+  `whitespace` is the pattern of what may be between the parts; None for at most
+  one blank. Raises `schema_source.Unsupported`, naming the keyword, its place
+  and what is supported; TooLarge beyond `limit` states or `seconds`, however
+  much is left out.
   """
   limit = limit or finite_automata.MAX_STATES
   between = finite_automata.intersect(regex.search(
@@ -304,18 +289,12 @@ def _add_or_none(build, parts, start):
 
 
 class _Place(NamedTuple):
-  """A place in an object.
-
-  Attributes:
-    first: whether no property was there yet.
-    names: different names so far, at least, up to the least number needed.
-    count: properties so far, up to the number allowed.
-    other: whether one was there of the names that may come twice.
-  """
-  first: bool = True
+  """A place in an object."""
+  first: bool = True  # whether no property was there yet
+  # Different names so far, at least, up to the least number needed.
   names: int = 0
-  count: int = 0
-  other: bool = False
+  count: int = 0  # properties so far, up to the number allowed
+  other: bool = False  # whether one was there of the names that may come twice
 
 
 def _add_object(build, branch, start):
