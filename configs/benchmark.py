@@ -15,8 +15,8 @@
       --workdir=runs/engines_smollm2
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
-overlap by 0.7 (`experiments.synthetic_pair`). A second start resumes. The other
-tool needs `pip install -e '.[parity]'`; without it its rows are empty.
+overlap by 0.7 (`--prepare=pair` builds it alone). A second start resumes. The
+other tool needs `pip install -e '.[parity]'`; without it its rows are empty.
 
 Hardware: two cores of an AMD EPYC (Zen 4), no GPU.
 Minutes: 10 for the first command. `full` takes more than an hour; `gpu`
@@ -94,7 +94,7 @@ def get_config(preset="default"):
         for both: a pair that is built.
       head: folder or name of a head on the target's features, which drafts for
         our methods instead of `draft`; "" for none.
-      pair: that pair, see `synthetic_pair`: `overlap`, E sum min(t, d) on text
+      pair: that pair (`rivals.random_pair`): `overlap`, E sum min(t, d) on text
         of the target; `perplexity` of its distribution; `core`, channels that
         both models share; `dtype` of the files; `seed`; sizes of both.
       pairs: folder where pairs are kept.

