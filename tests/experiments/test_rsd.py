@@ -124,7 +124,7 @@ def test_several_drafters_are_compared(folders, tmp_path):
 def test_generate(folders, tmp_path):
   process = _start(
       "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
-      "--prompt=import os", "--method=sequoia", "--children=2/1,0",
+      "--prompt=import os", "--method=sequoia(((2,), (1, 0)))",
       "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
@@ -343,7 +343,7 @@ def test_trees_of_a_length_have_its_depth(length):
 @pytest.mark.parametrize("update, message", [
     ({"lengths": (9,)}, "length 9 has no trees; there are 2, 3, 4, 5"),
     ({"budgets": (7,)}, "budget 7 has no trees"),
-    ({"methods": ("medusa",)}, "methods: 'medusa' is not one of"),
+    ({"methods": ("medusa",)}, "methods: 'medusa' is no method"),
     ({"batch": 0}, "batch=0"),
     ({"prompts": -1}, "prompts=-1"),
     ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
