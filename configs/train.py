@@ -65,7 +65,7 @@ small one that drafts for `python-target`; neither is shipped.
 
 `rankgen` trains a dual encoder of Python, which puts the right one of 24
 held-out continuations first in 29 %. `llm_to_slm` and `lud` are those of
-`experiments.prompt_vectors` (docs/models.md). Minutes of CPU: 4, 5 and 7.
+`studies.prompt_vectors` (docs/models.md). Minutes of CPU: 4, 5 and 7.
 
 `smollm2_draft` distils a drafter of 10.8 M parameters from
 SmolLM2-135M-Instruct, which writes the texts itself (docs/training.md):
@@ -195,7 +195,7 @@ def _common():
       answer_temperatures=(1.0,),
       prompts="",
       prompts_field="prompt",
-      # What `experiments.prompt_vectors` trains: "llm_to_slm" or "lud".
+      # What `experiments.studies.prompt_vectors` trains: "llm_to_slm" or "lud".
       prompt_vectors="",
       # Of `experiments.training.losses.DISTILLATION`; of a head that drafts all
       # tokens of `PATHS` as well.

@@ -74,6 +74,12 @@ def field(record: Record, path: str) -> str:
   return value
 
 
+def texts(data, name="data") -> list[str]:
+  """Returns the texts of a file, of records with a field `text`; see `load`."""
+  return [field(record, "text" if isinstance(record.value, dict) else "")
+          for record in load(data, name=name)]
+
+
 def find(record: Record, path: str) -> Any:
   """Returns the value at a path; arguments and errors are those of `field`."""
   value = record.value

@@ -1,6 +1,6 @@
 """Start tables: what a drafter without a model knows of texts, in a file.
 
-`experiments.start_table` writes one, `--draft` reads it. Its arrays become
+`experiments.convert --table` writes one, `--draft` reads it. Its arrays become
 `draft_params` of `dj.generate`.
 """
 
@@ -104,13 +104,13 @@ def load(path: str, tokenizer) -> StartTable:
     arrays = tuple(values[str(i)] for i in range(len(values)))
   except _DAMAGES as e:
     raise ValueError(f"draft='{path}' is not a start table, as experiments."
-                     "start_table writes it.") from e
+                     "convert --table writes it.") from e
   if kind not in KINDS:
     raise ValueError(f"draft='{path}' is a start table of {kind}: one of "
                      f"{', '.join(KINDS)} is needed.")
   if vocabulary != _digest(tokenizer):
     raise ValueError(f"draft='{path}' was made with another tokenizer than the "
-                     "target's: make it again by experiments.start_table.")
+                     "target's: make it again by experiments.convert.")
   try:
     _check_arrays(kind, arrays, tokenizers.size(tokenizer))
   except ValueError as e:

@@ -91,26 +91,23 @@ def capacity(device) -> int | None:
   return size and size * 2**30
 
 
-def forward_cycles(config, device, batch, tokens, slots, shared=0,
-                   packed=0) -> int:
+def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
   """Counts the cycles of a forward that the compiler has scheduled.
 
-  Args:
-    config: architecture of a model without experts; programs of one and of two
-      layers are compiled, and extrapolated to all.
-    device: of `devices`; its layers are not split.
-    batch: B.
-    tokens: T.
-    slots: S of the cache.
-    shared: those of them that all rows share.
-    packed: tokens of all rows together that are computed; 0 for all.
+  Programs of one and of two layers are compiled, and extrapolated to all. Not
+  measured; layers are not split, and there are no experts.
 
-  Returns:
-    Number of cycles; not measured.
+  Args:
+    config: architecture of a model.
+    device: of `devices`.
+    batch: B.
+    tokens: T of each row.
+    slots: S of the cache.
+    shared: slots of the cache that all rows share.
   """
   one, two = (
-      cycles(_forward(config, layers, device, batch, tokens, slots, shared,
-                      packed), device) for layers in (1, 2))
+      cycles(_forward(config, layers, device, batch, tokens, slots, shared),
+             device) for layers in (1, 2))
   return one + (config.num_layers - 1) * (two - one)
 
 
@@ -164,8 +161,7 @@ def _schedules():
   return folder
 
 
-def _forward(config, layers, device, batch, tokens, slots, shared=0,
-             packed=0):
+def _forward(config, layers, device, batch, tokens, slots, shared=0):
   config = dataclasses.replace(config, num_layers=layers, scan_layers=False)
   lm = transformer.language_model(config)
   cache = jax.eval_shape(lambda: lm.init_cache(batch, slots - shared))
@@ -178,11 +174,10 @@ def _forward(config, layers, device, batch, tokens, slots, shared=0,
           x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(device)),
       (transformer.abstract_params(config), ids, ids, cache,
        jax.eval_shape(lambda: cache_lib.init_block(cache, tokens)),
-       jax.ShapeDtypeStruct((batch, tokens, tokens), bool),
-       *[jax.ShapeDtypeStruct((packed,), jnp.int32)] * bool(packed)))
+       jax.ShapeDtypeStruct((batch, tokens, tokens), bool)))
 
-  def forward(params, ids, positions, cache, block, mask, *packed):
-    return lm.forward(params, ids, positions, cache, block, 0, mask, *packed)
+  def forward(params, ids, positions, cache, block, mask):
+    return lm.forward(params, ids, positions, cache, block, 0, mask)
 
   return device_compiler.compile_(
       jax.jit(forward, donate_argnums=4).trace(*arguments))

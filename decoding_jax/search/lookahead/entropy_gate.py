@@ -13,18 +13,12 @@ from decoding_jax.types import Context, DecodeState, Decoder, Stats
 
 
 def decoder(num_candidates: int, steps: int, threshold: float) -> Decoder:
-  """Makes the decoder of AdaDec.
+  """Makes the decoder of AdaDec, for temperature 0.
 
-  Args:
-    num_candidates: k, the most probable tokens.
-    steps: L, tokens rolled out after each.
-    threshold: in nats; where the entropy is less, the most probable token is
-      taken.
-
-  Returns:
-    The decoder, for temperature 0. Its `carry` are the target's logits `[B, V]`
-    after the text; `stats.extra` has `lookaheads [B]`, the tokens that were
-    looked ahead for.
+  Of k = `num_candidates`, L = `steps` tokens rolled out after each, and a
+  `threshold` in nats, below which the most probable token is taken. Its `carry`
+  are the target's logits `[B, V]` after the text; `stats.extra` has `lookaheads
+  [B]`, the tokens that were looked ahead for.
   """
   return Decoder(_init, functools.partial(_step, num_candidates, steps,
                                           threshold),
