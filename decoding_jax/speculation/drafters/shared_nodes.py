@@ -20,7 +20,7 @@ from decoding_jax.kernels import buffers
 from decoding_jax.speculation import expanders, scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
-                                Draws, Layout, Seen)
+                                Draws, Layout, ONE_OF_REST, Seen)
 
 # Of a flat draft distribution, how often its sample is accepted.
 _LEAST = 0.6
@@ -37,8 +37,8 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     depth: D, its levels.
     most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
       tree of others may be as large as the beam.
-    draws: how children are drawn, one of `expanders.OF_BEAMS`; ONE_IN_BEAM is
-      for verifiers of any children alone.
+    draws: how children are drawn, one of `expanders.OF_BEAMS`; the drafter of
+      ONE_IN_BEAM says ARBITRARY.
     rank_temperature: see `best_first_trees.sharpened`.
 
   Returns:
@@ -55,6 +55,9 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     layout, observe = grown.layout, language_model.observe
     propose_nodes = functools.partial(propose, grown, budget,
                                       expected_acceptance)
+  # A node may be dropped once its sibling was drawn of what it leaves: that
+  # sibling is then a sample of nothing that a verifier knows.
+  draws = Draws.ARBITRARY if draws in ONE_OF_REST else draws
   return Drafter(layout, language_model.init, propose_nodes,
                  functools.partial(_observe, observe), calls=depth, draws=draws,
                  score=functools.partial(scoring.valid_nodes, budget))
