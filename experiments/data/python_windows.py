@@ -39,7 +39,7 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def of_streams(config, train, held_out, prompts) -> batches.Data:
-  """Makes windows of texts in a row, `[n]` and held-out `[m]` int32 .
+  """Makes windows of token streams, `[n]` to train on and `[m]` held out.
 
   There is no `eos_id`: after an end of text a teacher starts another.
   """

@@ -84,7 +84,7 @@ def capacity(device) -> int | None:
 
 
 def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
-  """Counts the cycles of a forward of B x T tokens as the compiler schedules it.
+  """Counts the cycles of a forward of B x T tokens that are scheduled.
 
   Programs of one and of two layers are compiled, and extrapolated to all. Not
   measured; layers are not split, and there are no experts. Of the `slots` of

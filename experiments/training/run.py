@@ -433,7 +433,7 @@ def _start(config, architecture, mesh, size):
   """Reads the parameters of `config.start`; None without one."""
   if not config.start:
     return None
-  found = checkpoints.load_config(config.start)
+  found = checkpoints.load_config(resolve.folder(config.start))
   if found != architecture:
     raise ValueError(f"--config.start={config.start!r} has another "
                      f"architecture than --config.preset={config.preset!r}: "

@@ -311,8 +311,10 @@ def evaluate(evaluate_batch, params, data, teacher_params=None,
   rows = on_mesh.evaluated_rows(mesh)
   parts = [jax.tree.map(lambda x: x[i:i + rows], data)
            for i in range(0, len(data.tokens), rows)]
-  results = [evaluate_batch(params, on_mesh.put_rows(mesh, part),
-                            teacher_params) for part in parts]
+  # Wait for each batch: on a CPU, two programs with collectives that run at a
+  # time can block all threads of the client, each waiting for the other.
+  results = [jax.tree.map(float, evaluate_batch(
+      params, on_mesh.put_rows(mesh, part), teacher_params)) for part in parts]
   weights = [part.weights.sum() for part in parts]
   return {name: float(np.average([r[name] for r in results], weights=weights))
           for name in results[0]}
