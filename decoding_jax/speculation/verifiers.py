@@ -14,8 +14,8 @@ from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, Draws, DraftTree, Expander,
-                                Layout, Method, NONE, Pair, SAMPLED, Verdict,
-                                Verifier)
+                                Layout, Method, NONE, ONE_OF_REST, Pair,
+                                SAMPLED, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
 # Halvings of the interval that K-SEQ's rho lies in.
@@ -97,6 +97,14 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
         f"children that are {' or '.join(x.value for x in takes)}; these are "
         f"{drafter.draws.value}, which would change the distribution of the "
         "output.")
+  if drafter.budget and drafter.draws in ONE_OF_REST and (
+      Draws.ARBITRARY not in verifier.takes):
+    raise ValueError(
+        f"Drafter.draws={drafter.draws.name}, Drafter.budget="
+        f"{drafter.budget!r}: a budget drops children after a sample was drawn "
+        f"of what they leave, which {_name(verifier)} takes for a sample of "
+        "what is left without them; this would change the distribution of the "
+        "output. Samples with or without replacement may be dropped.")
   return Pair(drafter, verifier)
 
 

@@ -17,8 +17,8 @@ from typing import Any, Callable, NamedTuple, Optional
 import flax.struct
 
 from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
-                                         FreeLayout, Layout, Pair, SAMPLED,
-                                         Seen, Verdict, Verifier)
+                                         FreeLayout, Layout, ONE_OF_REST, Pair,
+                                         SAMPLED, Seen, Verdict, Verifier)
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        Halves, Head, HIDDEN_STATES,
                                        LanguageModel,
@@ -30,9 +30,9 @@ __all__ = [
     "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
     "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
     "Generation", "HIDDEN_STATES", "Halves", "Head", "LanguageModel", "Layout",
-    "LogitsProcessor", "MaskedModel", "Method", "NONE", "PAD", "Pair", "Params",
-    "Reward", "SAMPLED", "Seen", "States", "Stats", "UPDATES", "Verdict",
-    "Verifier", "has_cache", "num_models", "with_forward"]
+    "LogitsProcessor", "MaskedModel", "Method", "NONE", "ONE_OF_REST", "PAD",
+    "Pair", "Params", "Reward", "SAMPLED", "Seen", "States", "Stats", "UPDATES",
+    "Verdict", "Verifier", "has_cache", "num_models", "with_forward"]
 
 
 class Reward(NamedTuple):

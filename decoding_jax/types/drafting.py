@@ -26,7 +26,8 @@ class Draws(enum.Enum):
     OF_SEVERAL: independent samples, each of a distribution of its own, which
       `DraftTree.sources` names: those of several draft models.
     ONE_IN_BEAM: the same in a beam: how many children a node has depends on
-      tokens that were drawn above it or elsewhere, but on none of its own.
+      tokens that were drawn above it or elsewhere, but on none of its own. As
+      of ONE_SAMPLED, no child may be dropped once the sample is drawn.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
       `DraftTree.noise_keys`, which the target shares: no fresh samples.
   """
@@ -44,6 +45,8 @@ class Draws(enum.Enum):
 
 # Where each child is a fresh sample. Of a single one these are the same.
 SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT})
+# A sample of what its siblings leave: without one of them it is none of that.
+ONE_OF_REST = frozenset({Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM})
 _FORMER_FLAGS = ("sampled", "replacement", "one_sampled", "shared_noise")
 
 

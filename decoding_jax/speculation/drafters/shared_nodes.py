@@ -37,7 +37,8 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     depth: D, its levels.
     most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
       tree of others may be as large as the beam.
-    draws: how children are drawn, one of `expanders.OF_BEAMS`.
+    draws: how children are drawn, one of `expanders.OF_BEAMS`; ONE_IN_BEAM is
+      for verifiers of any children alone.
     rank_temperature: see `best_first_trees.sharpened`.
 
   Returns:
