@@ -7,12 +7,8 @@ from decoding_jax.speculation import tree
 def widths(drafter: dj.Drafter) -> tuple[int, ...]:
   """Returns the nodes of each level that a draft model grows, a forward each.
 
-  Args:
-    drafter: any drafter.
-
-  Returns:
-    The nodes of each level; none if no model drafts. Where a forward is not a
-    level, as in a tree of a free layout, the forwards share the nodes evenly.
+  Where a forward is not a level, as in a tree of a free layout, the forwards
+  share the nodes evenly. Empty if no model drafts.
   """
   layout = drafter.layout
   if isinstance(layout, dj.Layout) and drafter.calls == tree.depth(layout):
@@ -22,11 +18,7 @@ def widths(drafter: dj.Drafter) -> tuple[int, ...]:
 
 
 def most(draft) -> int:
-  """Returns the levels that a draft model or head can draft; 0 for no limit.
-
-  Args:
-    draft: a `dj.LanguageModel`, a `dj.Head` or None.
-  """
+  """Returns how many levels a draft model or head drafts; 0: any number."""
   return draft.depth if isinstance(draft, dj.Head) else 0
 
 
