@@ -1,8 +1,8 @@
 """Acceptance against size of the drafter and tokens that it was trained on.
 
-  python -m experiments.scaling --config=configs/scaling.py
-  python -m experiments.scaling --config=configs/scaling.py:smoke
-  python -m experiments.scaling --config=configs/scaling.py \\
+  python -m experiments.studies.scaling --config=configs/scaling.py
+  python -m experiments.studies.scaling --config=configs/scaling.py:smoke
+  python -m experiments.studies.scaling --config=configs/scaling.py \\
       --config.tokens='(1_000_000, 2_000_000, 4_000_000, 8_000_000)' \\
       --workdir=runs/scaling_long
 
@@ -27,7 +27,7 @@ from configs import train
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.scaling`.
+  """Returns the configuration of `experiments.studies.scaling`.
 
   Args:
     preset: "smoke" or "default".

@@ -53,22 +53,13 @@ class Aprad(NamedTuple):
 
 @flax.struct.dataclass
 class _Known:
-  """What errors have told: a trie of beginnings, node 0 the empty one.
-
-  Attributes:
-    arcs: `SparseAutomaton` of the trie.
-    log_bounds: `[E]` float32, of the beginning after each arc.
-    masked: `[Q]` bool, beginnings after which an error was found.
-    skip: `[]` int32, P, tokens of the prompt.
-    ends: `[V]` bool, tokens that end a text.
-    grammar: parameters of the grammar's processor.
-  """
+  """What errors have told: a trie of beginnings, node 0 the empty one."""
   arcs: SparseAutomaton
-  log_bounds: Array
-  masked: Array
-  skip: Array
-  ends: Array
-  grammar: Any
+  log_bounds: Array  # `[E]` float32, of the beginning after each arc
+  masked: Array  # `[Q]` bool, beginnings after which an error was found
+  skip: Array  # `[]` int32, P, tokens of the prompt
+  ends: Array  # `[V]` bool, tokens that end a text
+  grammar: Any  # parameters of the grammar's processor
 
 
 def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
@@ -149,18 +140,11 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
 
 
 class _Scores(NamedTuple):
-  """What the model and the grammar say of texts, of shape `[B, N]`.
-
-  Attributes:
-    log_probs: float32, of each token by the model.
-    log_masses: float32, of all that the grammar allows in its place.
-    allowed: bool, whether it does.
-    others: int32, a sample of the residual without that token.
-  """
-  log_probs: Array
-  log_masses: Array
-  allowed: Array
-  others: Array
+  """What the model and the grammar say of texts, of shape `[B, N]`."""
+  log_probs: Array  # float32, of each token by the model
+  log_masses: Array  # float32, of all that the grammar allows in its place
+  allowed: Array  # bool, whether it does
+  others: Array  # int32, a sample of the residual without that token
 
 
 def _until_error(tokens, allowed, ends):

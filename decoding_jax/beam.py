@@ -18,14 +18,11 @@ _LEAST = 1e-9
 
 @flax.struct.dataclass
 class Beam:
-  """The scores of the nodes of a level, in one row.
-
-  Attributes:
-    log_probs: `[W]` float32, phi, the log-probability of the path to the node.
-    scores: `[W]` float32, descending: perturbed phi, or phi itself; -inf marks
-      a node of probability zero.
-  """
+  """The scores of the nodes of a level, in one row."""
+  # `[W]` float32, phi, the log-probability of the path to the node.
   log_probs: Array
+  # `[W]` float32, descending: perturbed phi, or phi itself; -inf marks a node
+  # of probability zero.
   scores: Array
 
 
@@ -35,32 +32,20 @@ def root() -> Beam:
 
 
 def plain(key, log_probs, beam: Beam, width: int):
-  """Selects the `width` most probable extensions.
+  """Selects the `width` most probable extensions of `log_probs [W, V]`.
 
-  Args:
-    key: not used; taken so that `plain` and `perturbed` are called alike.
-    log_probs: `[W, V]` float32, of the next token.
-    beam: the nodes that are extended.
-    width: nodes to keep, at most V; static.
-
-  Returns:
-    tokens `[width]` int32, parents `[width]` int32 and the new `Beam`.
+  Returns tokens `[width]` int32, parents `[width]` int32 and the new `Beam`.
+  `key` is not used: all functions of this module that draw take one.
   """
   del key
   return penalised(log_probs, beam, width, 0.0)
 
 
 def penalised(log_probs, beam: Beam, width: int, penalty):
-  """Selects the `width` extensions of highest log-probability less penalty.
+  """Selects extensions by log-probability less `penalty` in nats.
 
-  Args:
-    log_probs: `[W, V]` float32, of the next token.
-    beam: the nodes that are extended.
-    width: nodes to keep, at most V; static.
-    penalty: broadcasts to `[W, V]`, in nats; it counts at this level alone.
-
-  Returns:
-    As `plain`; the penalty is in the scores, not in the log-probabilities.
+  The penalty broadcasts to `[W, V]`. It is in the scores, not in the
+  log-probabilities, so that it counts at this level alone.
   """
   totals = beam.log_probs[:, None] + log_probs
   scores, tokens = sampling.top_k(totals - penalty,
@@ -70,20 +55,11 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
 
 
 def perturbed(key, log_probs, beam: Beam, width: int):
-  """Draws a level of stochastic beam search.
+  """Draws a level of stochastic beam search; scores are perturbed.
 
   Only the `width` largest Gumbels under each parent can be selected, and
-  conditioning them on their maximum keeps their order. So only those are
+  conditioning them on their maximum keeps their order. So only these are
   conditioned, not the vocabulary.
-
-  Args:
-    key: a random key.
-    log_probs: `[W, V]` float32, of the next token.
-    beam: the nodes that are extended.
-    width: nodes to keep, at most V; static.
-
-  Returns:
-    As `plain`; scores are perturbed log-probabilities of paths.
   """
   return perturbed_by(random.split(key, len(log_probs)), log_probs, beam, width)
 
@@ -101,17 +77,7 @@ def perturbed_by(keys, log_probs, beam: Beam, width: int):
 
 
 def independent(key, log_probs, beam: Beam, width: int):
-  """Draws one token after each node, independently of the others.
-
-  Args:
-    key: a random key.
-    log_probs: `[W, V]` float32, of the next token.
-    beam: the nodes that are extended: a root, or `width` of them.
-    width: samples to draw; static.
-
-  Returns:
-    As `plain`; scores are log-probabilities of paths.
-  """
+  """Draws one token after each node, or `width` of them after a root."""
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
   keys, log_probs = random.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
@@ -125,17 +91,8 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
 
   A node that has children has first a sample of what the others leave, which
   has the score of all that they leave, and then its most probable tokens. So
-  which nodes there are is known before anything is drawn at this level.
-
-  Args:
-    key: a random key.
-    log_probs: `[W, V]` float32, of the next token.
-    beam: the nodes that are extended.
-    width: nodes to keep, at most V; static.
-
-  Returns:
-    As `plain`, but the children of a node in that order, which is not that of
-    their scores.
+  the nodes are known before anything is drawn at this level. Children are in
+  that order, not in that of their scores.
   """
   size = min(width, log_probs.shape[-1])
   best, tokens = sampling.top_k(log_probs, size)
@@ -169,25 +126,15 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
 
 def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
           width: int):
-  """Selects texts that go on, and the best of those that have ended.
+  """Selects W texts that go on, and the best W that have ended.
 
-  As in transformers: texts that have ended take no place of the others, and
-  only those that end among the `width` best candidates count. A text that
-  cannot get among the ended ones any more has probability 0.
-
-  Args:
-    candidates: tokens `[K]`, parents `[K]` and `Beam`, as in `plain`; at least
-      `width` of them.
-    ends: `[K]` bool, whether a candidate ends its text.
-    ended: of texts that ended before; their scores are penalised.
-    above: number of parents before those texts; static.
-    penalised_by: what log-probabilities of the candidates are divided by.
-    longest_by: the same of the longest texts.
-    width: W; static.
-
-  Returns:
-    tokens `[2 W]`, parents `[2 W]` and the `Beam` of W texts that go on, and of
-    W that have ended.
+  As in transformers: ended texts take no slot of the others, and only those
+  that end among the `width` best of the candidates (tokens `[K]`, parents
+  `[K]`, `Beam`, K >= W) count. Scores of `ended` are penalised: `penalised_by`
+  divides log-probabilities of candidates, `longest_by` those of the longest
+  texts. `above` is the number of parents before the ended texts. A text that
+  cannot get among the ended ones any more has probability 0. Returns tokens and
+  parents `[2 W]` and the `Beam` of both.
   """
   tokens, parents, found = candidates
   size = len(ended.scores)
@@ -208,17 +155,9 @@ def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
 
 
 def keep_best(width: int, tokens, totals, scores):
-  """Selects the candidates of the highest scores.
+  """Selects the `width` candidates, of `[W, K]`, of the highest scores.
 
-  Args:
-    width: nodes to keep; static. Where there are fewer candidates, nodes of
-      probability 0 fill it up.
-    tokens: `[W, K]` int32, candidates after each of W nodes.
-    totals: `[W, K]` float32, log-probabilities of the paths to them.
-    scores: `[W, K]` float32.
-
-  Returns:
-    As `plain`.
+  Where there are fewer candidates, nodes of probability 0 fill it up.
   """
   missing = max(0, width - tokens.size)
   fill = lambda x, value: jnp.pad(x.ravel(), (0, missing),

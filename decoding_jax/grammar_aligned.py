@@ -47,16 +47,10 @@ class Asap(NamedTuple):
 
 @flax.struct.dataclass
 class _Bounds:
-  """Bounds of the beginnings that were seen: a trie.
-
-  Attributes:
-    arcs: `SparseAutomaton` of the trie.
-    log_bounds: `[E]` float32, of the beginning after each arc.
-    grammar: parameters of the grammar's processor.
-  """
+  """Bounds of the beginnings that were seen: a trie."""
   arcs: SparseAutomaton
-  log_bounds: Array
-  grammar: Any
+  log_bounds: Array  # `[E]` float32, of the beginning after each arc
+  grammar: Any  # parameters of the grammar's processor
 
 
 def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
@@ -116,12 +110,9 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
 
 
 def check(grammar: LogitsProcessor, before: str, **counts):
-  """Raises ValueError unless a grammar begins after the prompt.
+  """Raises ValueError unless counts are positive and `grammar` reads no prompt.
 
-  Args:
-    grammar: the processor.
-    before: what it begins after, for the error.
-    **counts: numbers that must be positive.
+  `before` is what it begins after, for the error.
   """
   for name, value in counts.items():
     values.check_positive(name, value)
@@ -131,28 +122,21 @@ def check(grammar: LogitsProcessor, before: str, **counts):
 
 
 class Node:
-  """A beginning of a text.
-
-  Attributes:
-    bound: of the probability that a text which begins so is valid.
-    mass: of the tokens that are allowed next; 1 if none was seen yet.
-    children: token -> (its probability, number of the beginning with it).
-  """
+  """A beginning of a text."""
   __slots__ = ("bound", "mass", "children")
 
   def __init__(self):
+    # `bound`: of the probability that a text which begins so is valid.
+    # `mass`: of the tokens allowed next; 1 if none was seen yet.
+    # `children`: token -> (its probability, number of the beginning with it).
     self.bound, self.mass, self.children = 1.0, 1.0, {}
 
 
 def learn(trie, text, log_probs, log_masses, ends):
   """Adds a text to a trie, and lowers the bounds of its beginnings.
 
-  Args:
-    trie: list of `Node`, the empty beginning first.
-    text: tokens.
-    log_probs: `[N]`, of each of them.
-    log_masses: `[N]`, of all tokens that are allowed in its place.
-    ends: tokens after which nothing is read.
+  The trie is a list of `Node`, the empty beginning first. `log_masses [N]` are
+  of all tokens allowed in place of each; nothing is read after `ends`.
   """
   end = next((i for i, token in enumerate(text) if token in ends), len(text))
   *path, _ = insert(trie, text[:end + 1], log_probs)
@@ -184,14 +168,8 @@ def lower(trie, path):
 def pack(trie, size, children, vocab_size):
   """Returns a trie as arrays of sizes that do not depend on it.
 
-  Args:
-    trie: list of `Node`.
-    size: E, arcs there is room for.
-    children: the most of a node that there may be.
-    vocab_size: V.
-
-  Returns:
-    `SparseAutomaton`, and `[E]` float32, the log-bounds after its arcs.
+  There is room for `size` arcs, and `children` of a node. Returns
+  `SparseAutomaton` and `[E]` float32, the log-bounds after its arcs.
   """
   arcs = sparse_automaton.from_arcs(
       [{token: child for token, (_, child) in x.children.items()}
@@ -208,30 +186,14 @@ def pack(trie, size, children, vocab_size):
 
 
 def add_bounds(arcs, log_bounds, node, logits):
-  """Adds to logits `[V]` the log-bounds of what may follow a beginning.
-
-  Args:
-    arcs: of `pack`.
-    log_bounds: of `pack`.
-    node: `[]` int32, the beginning.
-    logits: `[V]`.
-  """
+  """Adds to logits `[V]` the log-bounds of what may follow a beginning."""
   after, theirs = sparse_automaton.arcs_of(arcs, node)
   return logits.at[jnp.where(theirs, arcs.tokens[after], len(logits))].add(
       log_bounds[after].astype(logits.dtype), mode="drop")
 
 
 def text_log_probs(lm, params, tokens):
-  """Returns the distributions of a model after each token of whole texts.
-
-  Args:
-    lm: the model.
-    params: its parameters.
-    tokens: `[B, T]` int32.
-
-  Returns:
-    `[B, T, V]` float32.
-  """
+  """Returns a model's log-probabilities `[B, T, V]` after tokens `[B, T]`."""
   batch, size = tokens.shape
   order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
   cache = lm.init_cache(batch, 0)
@@ -261,18 +223,9 @@ def _processor(grammar) -> LogitsProcessor:
 
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def _score(grammar, lm, width, params, grammar_params, tokens):
-  """Returns log-probabilities of texts, and of what was allowed.
+  """Returns log-probabilities `[B, N]` of tokens, and of all allowed there.
 
-  Args:
-    grammar: its processor.
-    lm: the model.
-    width: P, tokens of the prompts.
-    params: of the model.
-    grammar_params: of the grammar.
-    tokens: `[B, P + N]`.
-
-  Returns:
-    `[B, N]` float32 of each token, and of all tokens that might have come.
+  `tokens [B, P + N]` begin with a prompt of `width` tokens.
   """
   logs = text_log_probs(lm, params, tokens)[:, width - 1:-1]
   text = tokens[:, width:]

@@ -13,15 +13,7 @@ RESAMPLES = 2000
 
 
 def ratio(numerators, denominators):
-  """Returns sum over sum; NaN if the denominators add up to 0.
-
-  Args:
-    numerators: `[B]`.
-    denominators: `[B]`.
-
-  Returns:
-    float.
-  """
+  """Returns sum over sum of `[B]`; NaN if the denominators add up to 0."""
   return float(_divide(_sum(numerators), _sum(denominators)))
 
 
@@ -33,22 +25,11 @@ def resampled(rows: int, seed: int):
 
 
 def ratio_interval(numerators, denominators, seed=0, level=0.95):
-  """Returns the percentile bootstrap interval of `ratio` over rows.
+  """Returns (low, high) of `ratio` over rows, a percentile bootstrap.
 
-  Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
-
-  Args:
-    numerators: `[B]`.
-    denominators: `[B]`, paired with them.
-    seed: of the draws; the same seed and B draw the same rows, so that the
-      intervals of several methods are comparable.
-    level: share of the resampled ratios inside.
-
-  Returns:
-    (low, high), floats; NaN if no ratio is defined.
-
-  Raises:
-    ValueError: for arrays that are not of one length, or empty.
+  The same seed and B draw the same rows, so that intervals of several methods
+  are comparable. NaN if no ratio is defined (Efron and Tibshirani 1993, "An
+  Introduction to the Bootstrap", chapter 13).
   """
   numerators, denominators = _paired(numerators, denominators)
   counts = resampled(len(numerators), seed)
@@ -58,24 +39,10 @@ def ratio_interval(numerators, denominators, seed=0, level=0.95):
 
 def relative_interval(numerators, denominators, other_numerators,
                       other_denominators, seed=0, level=0.95):
-  """Returns the percentile bootstrap interval of a ratio over another one.
+  """Returns (low, high) of a ratio over another one, as a speed-up.
 
-  Such as a speed-up: tokens a second over those of another method on the same
-  prompts. Rows of both are drawn together, since they vary together.
-
-  Args:
-    numerators: `[B]`.
-    denominators: `[B]`, paired with them.
-    other_numerators: `[B]`, of the same rows.
-    other_denominators: `[B]`.
-    seed: see `ratio_interval`.
-    level: see `ratio_interval`.
-
-  Returns:
-    (low, high), floats; NaN if nothing is defined.
-
-  Raises:
-    ValueError: for arrays that are not of one length, or empty.
+  Rows `[B]` of both are drawn together, since they vary together: tokens a
+  second over those of another method on the same prompts.
   """
   a, b, c, d = _same_rows(numerators, denominators, other_numerators,
                           other_denominators)
@@ -87,23 +54,10 @@ def relative_interval(numerators, denominators, other_numerators,
 def deviation(numerators, denominators, other_numerators, other_denominators):
   """Returns the difference of two ratios over the same rows.
 
-  It is in standard errors, so that 2 is unlikely to be chance.
-
-  The standard error is that of the delta method (Cochran 1977, "Sampling
-  Techniques", chapter 6) for paired rows.
-
-  Args:
-    numerators: `[B]`.
-    denominators: `[B]`.
-    other_numerators: `[B]`, of the same rows.
-    other_denominators: `[B]`.
-
-  Returns:
-    float, positive if the first ratio is the larger; 0 if no row differs, and
-    NaN for fewer than two rows or where a ratio is not defined.
-
-  Raises:
-    ValueError: for arrays that are not of one length, or empty.
+  It is in standard errors of the delta method for paired rows (Cochran 1977,
+  "Sampling Techniques", chapter 6), so that 2 is unlikely to be chance:
+  positive if the first ratio is the larger, 0 if no row differs, NaN for fewer
+  than two rows or where a ratio is not defined.
   """
   a, b, c, d = _same_rows(numerators, denominators, other_numerators,
                           other_denominators)
@@ -124,13 +78,6 @@ def block_efficiency(emitted, target_calls):
 
   Leviathan et al. 2023, arXiv 2211.17192, section 3.1; the name is from SpecTr,
   arXiv 2310.15141.
-
-  Args:
-    emitted: `[B]`.
-    target_calls: `[B]`.
-
-  Returns:
-    float.
   """
   return ratio(emitted, target_calls)
 
@@ -139,35 +86,18 @@ def mbsu(efficiency, calls, parameter_ratio):
   """Returns the memory-bound speed-up: block efficiency over memory read.
 
   Where reading the weights is all that costs, a step reads the target once and
-  the draft `calls` times (Goel et al. 2024, arXiv 2403.00858; it is a metric of
-  recursive speculative decoding, arXiv 2402.14160).
-
-  Args:
-    efficiency: block efficiency, float or array.
-    calls: draft forwards a step; 0 where no model drafts.
-    parameter_ratio: parameters of the draft over those of the target.
-
-  Returns:
-    Of the shape of `efficiency`.
+  the draft `calls` times, `parameter_ratio` as large (Goel et al. 2024, arXiv
+  2403.00858; a metric of arXiv 2402.14160).
   """
   return efficiency / (calls * parameter_ratio + 1)
 
 
 def parallel_latency(target_calls, draft_calls, draft_cost):
-  """Returns the simulated latency of models that run at the same time.
+  """Returns the simulated latency, in target calls, of models run at once.
 
   A round of PEARL (arXiv 2408.11850) takes as long as the slower one of its
-  target call and its draft calls. It is a figure for two devices that exchange
-  tokens in no time, not a measurement.
-
-  Args:
-    target_calls: rounds, `[B]` or a number.
-    draft_calls: draft calls of all rounds, equally many in each.
-    draft_cost: time of a draft call over that of a target call.
-
-  Returns:
-    Of the shape of `target_calls`, in target calls: with `emitted` over it,
-    the speed relative to autoregressive decoding.
+  target call and its draft calls, each `draft_cost` of a target call. It is a
+  figure for two devices that exchange tokens in no time, not a measurement.
   """
   return np.maximum(np.asarray(draft_calls, np.float64) * draft_cost,
                     np.asarray(target_calls, np.float64))
@@ -177,16 +107,8 @@ def mean_accepted(accepted_by_depth, target_calls, post_verify_calls=0):
   """Returns mean accepted tokens: drafted ones from a rejection to the next.
 
   PEARL's own metric (arXiv 2408.11850), whose drafts go on over rounds while
-  all are accepted. Where each call ends its draft, it is the mean a call.
-
-  Args:
-    accepted_by_depth: `[B, D + 1]`, target calls that accepted exactly
-      0, 1, ..., D drafted tokens.
-    target_calls: `[B]`, all of them.
-    post_verify_calls: `[B]`, those that went on with a draft; of `pearl`.
-
-  Returns:
-    float.
+  all are accepted, in `post_verify_calls [B]`. Where each call ends its draft,
+  it is the mean a call. `accepted_by_depth` is `[B, D + 1]`.
   """
   counts = _sum(accepted_by_depth)
   return ratio(counts @ np.arange(len(counts)),
@@ -194,27 +116,15 @@ def mean_accepted(accepted_by_depth, target_calls, post_verify_calls=0):
 
 
 def token_rate(emitted, seconds):
-  """Returns tokens per second.
-
-  Args:
-    emitted: `[B]`.
-    seconds: `[B]`, the time of each row or batch.
-
-  Returns:
-    float.
-  """
+  """Returns tokens per second; `seconds [B]` is of each row or batch."""
   return ratio(emitted, seconds)
 
 
 def acceptance_by_depth(accepted_by_depth):
-  """Returns the share of target calls that passed each level they reached.
+  """Returns the share `[D]` of target calls that passed a level they reached.
 
-  Args:
-    accepted_by_depth: `[B, D + 1]`, target calls that accepted exactly
-      0, 1, ..., D drafted tokens.
-
-  Returns:
-    `[D]`; NaN for levels that were never reached.
+  NaN for levels never reached; `accepted_by_depth [B, D + 1]` counts calls that
+  accepted exactly 0, 1, ..., D tokens.
   """
   calls = _sum(accepted_by_depth)
   at_least = np.cumsum(calls[::-1])[::-1]
@@ -222,14 +132,9 @@ def acceptance_by_depth(accepted_by_depth):
 
 
 def acceptance_by_rank(accepted_by_rank, tested_by_rank):
-  """Returns the share of tested siblings of each rank that were accepted.
+  """Returns the share `[K]` of tested siblings of a rank that were accepted.
 
-  Args:
-    accepted_by_rank: `[B, K]`.
-    tested_by_rank: `[B, K]`.
-
-  Returns:
-    `[K]`; NaN for ranks that were never tested.
+  NaN for ranks that were never tested.
   """
   return _divide(_sum(accepted_by_rank), _sum(tested_by_rank))
 

@@ -35,17 +35,9 @@ _lock = threading.RLock()
 def jit(function, *, static_argnums, donate_argnums=()):
   """Compiles a function like `jax.jit`, with an end to its programs.
 
-  Within a function that is traced it becomes part of that one's program.
-
-  Args:
-    function: pure function of arrays and static arguments.
-    static_argnums: tuple of the positions of static arguments, all of which
-      stand before the others.
-    donate_argnums: see `jax.jit`.
-
-  Returns:
-    The compiled function, with the methods `lower` and `trace` of `jax.jit`,
-    `clear_cache`, and `num_programs`, how many there are of it now.
+  Static arguments stand before the others. Within a function that is traced it
+  becomes part of that one's program. The result has `lower`, `trace` and
+  `clear_cache` of `jax.jit`, and `num_programs()` now.
   """
   arguments = dict(static_argnums=static_argnums, donate_argnums=donate_argnums)
   inner = jax.jit(function, **arguments)
@@ -71,11 +63,7 @@ def jit(function, *, static_argnums, donate_argnums=()):
 
 
 def is_traced(tree) -> bool:
-  """Tells whether a call is part of a program that is being traced.
-
-  Args:
-    tree: arguments of the call.
-  """
+  """Tells whether a call with these arguments is being traced."""
   return kernels.is_tracing() or any(
       isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
 

@@ -30,15 +30,10 @@ def special(pieces: Sequence[bytes]) -> dict[str, int]:
 
 
 def symbols(text: str, names: dict[str, int]) -> tuple[int, ...]:
-  """Returns a text as bytes and special tokens.
+  """Returns a text as bytes and special tokens, `NUM_BYTES` + t for token t.
 
-  Args:
-    text: in which a name of a special token means that token; the longest
-      name, where several begin at one character.
-    names: of `special`.
-
-  Returns:
-    Symbols: bytes, and `NUM_BYTES` + t for token t.
+  A name in `names`, of `special`, means that token; the longest name, where
+  several begin at one character.
   """
   inside = sorted((x for x in names if x and x in text), key=len, reverse=True)
   if not inside:
@@ -49,17 +44,10 @@ def symbols(text: str, names: dict[str, int]) -> tuple[int, ...]:
 
 
 def context(decode: Callable[[list], str], tokens: Sequence[int]) -> list[int]:
-  """Returns a token of a prompt that what follows is decoded after.
+  """Returns the last token with a text of its own, [] if there is none.
 
   Many tokenizers strip a blank at the beginning of a text. A completion is no
-  beginning: alone it would lose its first blank.
-
-  Args:
-    decode: from a list of tokens to a text.
-    tokens: among which it is looked for, from the last one on.
-
-  Returns:
-    The last token with a text of its own; [] if there is none.
+  beginning: decoded without this token it would lose its first blank.
   """
   for token in reversed(tokens):
     text = decode([token])
@@ -71,13 +59,7 @@ def context(decode: Callable[[list], str], tokens: Sequence[int]) -> list[int]:
 
 def added(decode: Callable[[list], str], before: list[int],
           tokens: Sequence[int]) -> str:
-  """Returns the text that tokens add.
-
-  Args:
-    decode: from a list of tokens to a text.
-    before: of `context`.
-    tokens: those after a prompt.
-  """
+  """Returns the text that tokens add after `before`, of `context`."""
   if before:
     text, start = decode([*before, *tokens]), decode(before)
     if text.startswith(start):

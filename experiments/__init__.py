@@ -1,6 +1,7 @@
 """Programs: python -m experiments.rsd, cdsl, benchmark, train, generate, ...
 
-Modules of this folder are programs; its packages hold what they share.
+Modules of this folder are programs; its packages hold what they share, and
+`studies` what a page of docs needs.
 """
 
 import sys
@@ -10,7 +11,8 @@ import sys
 if sys.argv[:1] == ["-m"] and "-m" in sys.orig_argv:
   _name = sys.orig_argv[sys.orig_argv.index("-m") + 1]
   # The servers are programs that `subprocess_server` starts.
-  if _name.count(".") > 1 and not _name.endswith("_server"):
+  if _name.count(".") > 1 and not _name.endswith("_server") and (
+      not _name.startswith("experiments.studies.")):
     print(f"{_name} is not a program; programs are named experiments.<name>, "
           "such as experiments.rsd.", file=sys.stderr)
     sys.exit(2)

@@ -2,7 +2,7 @@
 
   pip install -e '.[tpu]'
   python -m experiments.estimate --devices=v5e:4x4 --mesh=data:8,model:2 \\
-      --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
+      --target=<folder> --draft=<folder> --method="rsd_s(3, 4)" \\
       --batch=16 --prompt_length=512
 
   pip install -e '.[cuda]'
@@ -18,8 +18,14 @@ forwards of a step relative to that of a token, in cycles that the compiler has
 scheduled. These are not measured: they miss some of the time spent waiting for
 memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
 bytes that they read and write.
+
+`--tokens=2,8,16` prints instead, for a TPU, the cycles of forwards of so many
+tokens a row relative to those of one token: a tree of as many nodes pays where
+it accepts more tokens a call. With `--mesh=model:8` a device has its part of
+each layer, without the time that it waits for sums.
 """
 
+import dataclasses
 import functools
 import time
 
@@ -41,7 +47,6 @@ from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
 from experiments.devices import tree_memory
 from experiments.flags import memory_budget_flag
-from experiments.flags import method_flags
 from experiments.flags import model_flags
 
 _DEVICES = flags.DEFINE_string(
@@ -49,7 +54,7 @@ _DEVICES = flags.DEFINE_string(
     "GPUs such as h100:8.",
     required=True)
 _METHOD = flags.DEFINE_string("method", "rsd_s",
-                              method_flags.help_text())
+                              method_specs.help_text())
 _ACCEPTANCE = flags.DEFINE_list(
     "acceptance", ["0.7", "0.4", "0.3", "0.2"], "With --memory_budget: the "
     "probability to accept a sibling of rank 0, 1, ..., those before it "
@@ -69,9 +74,11 @@ _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
 _COSTS = flags.DEFINE_bool(
     "costs", True, "Also count the cycles of forwards, or the kernels of a "
     "step.")
+_TOKENS = flags.DEFINE_list(
+    "tokens", [], "Tokens a row whose forwards on a TPU are compared with that "
+    "of one; then nothing else is estimated.")
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
-flags.adopt_module_key_flags(method_flags)
 flags.adopt_module_key_flags(memory_budget_flag)
 flags.declare_key_flag("mesh")
 flags.declare_key_flag("scan_layers")
@@ -88,11 +95,17 @@ def main():
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
   budget = memory_budget_flag.num_bytes()
   sampling = dj.Sampling(_TEMPERATURE.value)
-  method = (method_flags.from_flags(_METHOD.value) if budget is None
+  method = (method_specs.from_flag(_METHOD.value) if budget is None
             else method_specs.read(_plans(0)[0].spec))
   pair = model_flags.open_pair(_METHOD.value, [method])
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
+  if _TOKENS.value:
+    if gpu:
+      raise launch.UserError(f"--tokens: --devices={_DEVICES.value} has no "
+                             "compiler that counts cycles; TPUs have.")
+    print(_ratios(config, shape, devices[0]))
+    return
   with launch.user_errors(ValueError):
     ways = mesh_lib.partition(pair, shape, mesh_lib.draft_mesh())
   if budget is not None:
@@ -117,8 +130,32 @@ def main():
                  _BATCH.value // shape[0], devices[0]))
 
 
+def _ratios(config, shape, device):
+  """Returns a table of forwards of `--tokens`, relative to one token's."""
+  slots = _PROMPT_LENGTH.value + _MAX_NEW_TOKENS.value
+  count = functools.partial(
+      tpu_compiler.forward_cycles, part(config, shape[1]), device,
+      _BATCH.value // shape[0], slots=slots, shared=_SHARED_PREFIX.value)
+  one, lines = count(1), [["tokens a row", "cycles", "of a token"]]
+  for n in (1, *launch.numbers(_TOKENS)):
+    cycles = one if n == 1 else count(n)
+    lines.append([str(n), f"{cycles:,}", f"{cycles / one:.3f}"])
+  return f"{text_tables.plain_table(lines)}\n{slots} slots a row"
+
+
+def part(config, number):
+  """Returns the architecture of one of `number` devices that split layers."""
+  sizes = {"num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
+           "hidden_dim": config.hidden_dim, "vocab_size": config.vocab_size}
+  for name, size in sizes.items():
+    if size % number:
+      raise launch.UserError(f"--mesh=model:{number} does not divide "
+                             f"{name}={size} of the target.")
+  return dataclasses.replace(config, **{
+      name: size // number for name, size in sizes.items()})
+
+
 def _plans(parameter_ratio):
-  method_flags.check_none(_METHOD.value)
   return tree_memory.plans(_METHOD.value, _ACCEPTANCE.value, parameter_ratio)
 
 

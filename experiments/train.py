@@ -54,7 +54,7 @@ def main():
   config = launch.config(CONFIG, "preset")
   if config.prompt_vectors:
     raise launch.UserError(f"--config.prompt_vectors={config.prompt_vectors!r}:"
-                           " experiments.prompt_vectors trains it.")
+                           " experiments.studies.prompt_vectors trains it.")
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
   learner = training_run.architecture(config)

@@ -23,15 +23,10 @@ from decoding_jax.types import Block
 
 
 def whole(context: Context, canvases):
-  """Reads prompts and canvases.
+  """Reads prompts and canvases `[B, D, L]`; returns logits `[B, D, L, V]`.
 
-  Args:
-    context: of B rows.
-    canvases: `[B, D, L]` int32.
-
-  Returns:
-    Logits `[B, D, L, V]`, each of the token at that position; and a block of
-    keys and values of B * D rows.
+  Logits are of the token at each position. Returns the block of keys and values
+  too, of B * D rows.
   """
   batch, number, length = canvases.shape
   repeat = lambda x: jnp.repeat(x, number, axis=0)
@@ -51,14 +46,8 @@ def whole(context: Context, canvases):
 def of_block(context: Context, canvases, store: Block, start):
   """Reads one block of each canvas; all else is taken from the store.
 
-  Args:
-    context: of B rows.
-    canvases: `[B, D, L]` int32, which differ within the block alone.
-    store: P + L slots.
-    start: `[B]` int32, position at which the block begins.
-
-  Returns:
-    Logits `[B, D, L, V]`, 0 outside of the block.
+  Canvases `[B, D, L]` differ within the block alone, from `start [B]` on.
+  Returns logits `[B, D, L, V]`, 0 outside of the block.
   """
   # A shifted model predicts the first token of a block at the one before it.
   lead = int(context.model.shifted)
@@ -98,20 +87,11 @@ def with_block(context: Context, canvas, store: Block, start) -> Block:
 
 
 def _of_slots(context: Context, canvases, store: Block, first, count: int):
-  """Reads so many slots of each canvas; all else is taken from the store.
+  """Reads `count` slots of each canvas from `first [B]` on.
 
   The canvases of a row are branches of one block of fresh slots, each of which
-  sees its own alone.
-
-  Args:
-    context: of B rows.
-    canvases: `[B, D, L]` int32.
-    store: P + L slots.
-    first: `[B]` int32, the first slot.
-    count: of slots.
-
-  Returns:
-    Logits `[B, D, count, V]`, and the block: the store, and D * count slots.
+  sees its own alone. Returns logits `[B, D, count, V]`, and the store with D *
+  count fresh slots.
   """
   batch, number, length = canvases.shape
   total = context.prompts.shape[1] + length

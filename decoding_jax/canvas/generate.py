@@ -157,11 +157,10 @@ def _advance(context: Context, start, canvases, tokens, confidence):
 
 
 def _confirmed(drafts, targets):
-  """Returns `[B]` int32, the last draft that steps from the first one reach.
+  """Returns `[B]`, the last draft that steps from the first one reach.
 
-  Args:
-    drafts: `[B, D, L]` int32; a whole text is not a step further.
-    targets: `[B, D, L]` int32, each a step after its draft.
+  `targets` are a step after `drafts`, `[B, D, L]`; a whole text is not a step
+  further.
   """
   agrees = (drafts[:, 1:] == targets[:, :-1]).all(axis=-1)
   moves = (drafts[:, 1:] != drafts[:, :-1]).any(axis=-1)

@@ -16,19 +16,12 @@ _STEP = 2.0**-16
 
 
 def candidates(context: Context, logits):
-  """Returns what would be filled in, and how confident the model is.
+  """Returns the token `[B, D, L]` of each position, and its confidence.
 
   The noise of a position is the same at each step, so that a token is a
   function of the canvas, and a position whose distribution does not change
   keeps its token however long it waits: fresh noise in each step would let
   improbable tokens wait until they are drawn otherwise.
-
-  Args:
-    context: of B rows.
-    logits: `[B, D, L, V]`.
-
-  Returns:
-    tokens `[B, D, L]` int32 and confidences `[B, D, L]` float32.
   """
   logits = logits.astype(jnp.float32)
   masks = jnp.arange(logits.shape[-1]) == context.model.mask_id
@@ -52,10 +45,6 @@ def block_start(context: Context, canvas):
   """Returns the position `[...]` at which the current block begins.
 
   It is the block of the first masked position; L where the text is whole.
-
-  Args:
-    context: for mask, end of text and S.
-    canvas: `[..., L]` int32.
   """
   masked = is_open(context, canvas)
   start = jnp.argmax(masked, axis=-1) // context.block * context.block
@@ -76,17 +65,7 @@ def is_open(context: Context, canvas):
 
 
 def advance(context: Context, canvas, tokens, confidence):
-  """Lets the rule fill positions of one canvas.
-
-  Args:
-    context: of one row or more.
-    canvas: `[L]` int32.
-    tokens: `[L]` int32, what would be filled in.
-    confidence: `[L]` float32.
-
-  Returns:
-    The canvas.
-  """
+  """Lets the rule fill positions of one canvas `[L]` with `tokens [L]`."""
   opened, start = is_open(context, canvas), block_start(context, canvas)
   places = jnp.arange(len(canvas))
   eligible = opened & (places >= start) & (places < start + context.block)

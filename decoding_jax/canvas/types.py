@@ -38,63 +38,43 @@ class Method(NamedTuple):
 
 @flax.struct.dataclass
 class Context:
-  """What does not change from step to step.
-
-  Attributes:
-    model: a `MaskedModel`.
-    params: its parameters.
-    method: a `Method`.
-    method_params: parameters of its rule, or None.
-    confidence: see `confidence`.
-    block: S.
-    warper: a `sampling.LogitsWarper`.
-    keys: `[B]` random keys, of the noise of each row.
-    prompts: `[B, P]` int32, left-padded.
-    padding: `[B]` int32, slots before the prompt.
-    eos_id: `[]` int32, `NONE` for none.
-  """
+  """What does not change from step to step."""
   model: MaskedModel = flax.struct.field(pytree_node=False)
   params: Params
   method: Method = flax.struct.field(pytree_node=False)
-  method_params: Params
+  method_params: Params  # parameters of its rule, or None
+  # See `confidence`.
   confidence: Callable[..., Array] = flax.struct.field(pytree_node=False)
-  block: int = flax.struct.field(pytree_node=False)
-  warper: Any
-  keys: Array
-  prompts: Array
-  padding: Array
-  eos_id: Array
+  block: int = flax.struct.field(pytree_node=False)  # S
+  warper: Any  # a `sampling.LogitsWarper`
+  keys: Array  # `[B]` random keys, of the noise of each row
+  prompts: Array  # `[B, P]` int32, left-padded
+  padding: Array  # `[B]` int32, slots before the prompt
+  eos_id: Array  # `[]` int32, `NONE` for none
 
 
 @flax.struct.dataclass
 class State:
-  """What the loop carries.
-
-  Attributes:
-    canvas: `[B, L]` int32, the mask's token where a position is not filled.
-    drafts: `[B, D, L]` int32, canvases of the next forward; the first one is
-      `canvas`.
-    filled_at: `[B, L]` int32, the forward that filled each position, from 0 on;
-      `NONE` where it is not filled.
-    forwards: `[B]` int32, forwards a row has taken.
-    whole_forwards: `[B]` int32, those that read prompt and canvas again; all
-      without a cache. With one of a block-causal model prompts are read once.
-    steps: `[B]` int32, times that the rule has filled positions.
-    trace: `[B, F, L]` float32 of confidences and `[B, F, L]` int32 of tokens,
-      of each forward; None if it is not kept.
-    store: keys and values of prompt and canvas, as a `Block`; None without a
-      cache.
-    stored: `[B]` int32, the block at whose beginning a row was stored, or of a
-      block-causal model the first one that is not stored; `NONE` at first.
-  """
+  """What the loop carries."""
+  # `[B, L]` int32, the mask's token where a position is not filled.
   canvas: Array
+  # `[B, D, L]` int32, canvases of the next forward; the first one is `canvas`.
   drafts: Array
+  # `[B, L]` int32, the forward that filled each position, from 0 on; `NONE`
+  # where it is not filled.
   filled_at: Array
-  forwards: Array
+  forwards: Array  # `[B]` int32, forwards a row has taken
+  # `[B]` int32, those that read prompt and canvas again; all without a cache.
+  # With one of a block-causal model prompts are read once.
   whole_forwards: Array
-  steps: Array
+  steps: Array  # `[B]` int32, times that the rule has filled positions
+  # `[B, F, L]` float32 of confidences and `[B, F, L]` int32 of tokens, of each
+  # forward; None if it is not kept.
   trace: Any = None
+  # Keys and values of prompt and canvas, as a `Block`; None without a cache.
   store: Any = None
+  # `[B]` int32, the block at whose beginning a row was stored, or of a
+  # block-causal model the first one that is not stored; `NONE` at first.
   stored: Optional[Array] = None
 
 

@@ -22,26 +22,13 @@ _KIND = "kind"
 
 def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
            least_seconds: float = 0.0, **options):
-  """Returns `make(what, pieces, eos_id, **options)`, from disk if it is there.
+  """Returns `make(what, pieces, eos_id, **options)`, and whether from disk.
 
-  The digest is of all arguments, of the vocabulary and of the source of this
-  package, so that a file is never read that would be made otherwise today.
-
-  Args:
-    folder: of the files; it need not exist, and may be deleted at any time.
-    make: such as `dj.processors.json_schema`.
-    what: a text, a list of texts or a schema.
-    pieces: the bytes of V tokens.
-    eos_id: the token that ends a text, or several such tokens.
-    least_seconds: automata that are made faster are not written.
-    **options: more arguments of `make`, values of JSON.
-
-  Returns:
-    The automaton, and whether it was read from disk.
-
-  Raises:
-    OSError: if it cannot be written.
-    ValueError: of `make`; nothing is written then.
+  The digest of a file is of all arguments, of the vocabulary and of the source
+  of this package, so that a file is never read that would be made otherwise
+  today. `what` and `options` are values of JSON. Automata made in less than
+  `least_seconds` are not written. `folder` need not exist, and may be deleted
+  at any time. Raises ValueError of `make`, and OSError if it cannot be written.
   """
   digest = _digest(make, what, pieces, eos_id, options)
   path = pathlib.Path(folder) / f"{digest}.npz"

@@ -24,33 +24,20 @@ _TRIES: dict = {}
 
 
 class _Level(NamedTuple):
-  """Beginnings of tokens of one length.
-
-  Attributes:
-    starts: of each beginning of the level before, and one more, where its
-      children are in what follows.
-    byte: of each child, the last byte.
-    token_starts: of each child, and one more, where its tokens are.
-    tokens: that are as long as the level is deep.
-  """
+  """Beginnings of tokens of one length."""
+  # Of each beginning of the level before, and one more, where its children are
+  # in what follows.
   starts: np.ndarray
-  byte: np.ndarray
-  token_starts: np.ndarray
-  tokens: np.ndarray
+  byte: np.ndarray  # of each child, the last byte
+  token_starts: np.ndarray  # of each child, and one more, where its tokens are
+  tokens: np.ndarray  # that are as long as the level is deep
 
 
 def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
   """Returns the automaton over tokens of an automaton over bytes.
 
-  Args:
-    name: what errors begin with.
-    dfa: over bytes.
-    pieces: the bytes of V tokens.
-    eos_id: the token that ends a text, or several such tokens.
-
-  Raises:
-    TooLarge: beyond `MAX_TRANSITIONS` or the limits of `token_automaton`.
-    ValueError: if the vocabulary cannot spell any text.
+  Errors begin with `name`. Raises TooLarge beyond `MAX_TRANSITIONS` or the
+  limits of `token_automaton`, ValueError if the vocabulary spells no text.
   """
   token_automaton.check_pieces(pieces)
   ends = token_automaton.end_tokens(eos_id, len(pieces))
@@ -58,7 +45,7 @@ def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
   for row, arcs in zip(table, dfa.moves):
     for low, high, to in arcs:
       row[low:high + 1] = to
-  levels = _trie(pieces, ends)
+  levels = vocabulary_digest.cached(_TRIES, 1, _levels, pieces, ends)
   arcs, count = {}, 0
   for states in _alike(table):
     inside, exits = _of_loops(levels, table[states[0]] == states[0])
@@ -89,15 +76,10 @@ def _alike(table):
 
 
 def _of_loops(levels, loops):
-  """Returns what states have in common that some bytes do not leave.
+  """Returns the moves that states have in common by `loops [256]`.
 
-  Args:
-    levels: of the vocabulary.
-    loops: `[256]` bool, those bytes.
-
-  Returns:
-    Tokens of these bytes alone; and of each level the beginnings of which the
-    last byte is the first other one.
+  These bytes do not leave a state: tokens of these bytes alone; and of each
+  level the beginnings of which the last byte is the first other one.
   """
   stays, inside, exits = np.ones(1, bool), [], []
   for level in levels:
@@ -132,12 +114,10 @@ def _read(levels, table, states, exits):
 
 
 def _by_state(states, inside, begin, tokens, after):
-  """Yields each state with its (tokens, states after them).
+  """Yields each state, ascending, with its (tokens, states after them).
 
-  Args:
-    states: in ascending order.
-    inside: tokens that leave none of them.
-    begin, tokens, after: of the others.
+  `inside` are tokens that leave no state; the others are moves from states
+  `begin` by `tokens` to states `after`.
   """
   # Small numbers are sorted several times as fast.
   place = np.searchsorted(states, begin).astype(np.uint8)
@@ -156,16 +136,8 @@ def _ranges(starts, counts):
   return np.arange(counts.sum()) + np.repeat(starts - before, counts)
 
 
-def _trie(pieces, ends):
-  """Returns the levels of the trie of a vocabulary; the last one is kept."""
-  key = vocabulary_digest.of_pieces(pieces), ends
-  if key not in _TRIES:
-    _TRIES.clear()
-    _TRIES[key] = _levels(pieces, ends)
-  return _TRIES[key]
-
-
 def _levels(pieces, ends):
+  """Returns the levels of the trie of a vocabulary."""
   text = np.frombuffer(b"".join(pieces), np.uint8)
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   places = np.cumsum(lengths) - lengths

@@ -21,41 +21,28 @@ class TooLarge(ValueError):
 
 @dataclasses.dataclass
 class Nfa:
-  """A nondeterministic automaton under construction.
-
-  Attributes:
-    moves: of each state, arcs (lowest symbol, highest symbol, state).
-    empty: of each state, states that are reached without a symbol.
-    limit: most states.
-    steps: most arcs and states that are looked at to make it deterministic.
-    deadline: of `time.monotonic`, after which construction is given up.
-  """
+  """A nondeterministic automaton under construction."""
+  # Of each state, arcs (lowest symbol, highest symbol, state).
   moves: list[list[tuple[int, int, int]]] = dataclasses.field(
       default_factory=list)
+  # Of each state, states that are reached without a symbol.
   empty: list[list[int]] = dataclasses.field(default_factory=list)
-  limit: int = 500_000
+  limit: int = 500_000  # most states
+  # Most arcs and states that are looked at to make it deterministic.
   steps: float = float("inf")
+  # Of `time.monotonic`, after which construction is given up.
   deadline: float = float("inf")
 
 
 class Dfa(NamedTuple):
-  """A deterministic automaton; state 0 is the first one.
-
-  Attributes:
-    moves: of each state, disjoint arcs (lowest symbol, highest, state), in
-      order.
-    finals: of each state, whether a text may end there.
-  """
+  """A deterministic automaton; state 0 is the first one."""
+  # Of each state, disjoint arcs (lowest symbol, highest, state), in order.
   moves: list[list[tuple[int, int, int]]]
-  finals: list[bool]
+  finals: list[bool]  # of each state, whether a text may end there
 
 
 def add_state(nfa: Nfa) -> int:
-  """Returns a new state.
-
-  Raises:
-    TooLarge: beyond the limit or the deadline.
-  """
+  """Returns a new state; raises TooLarge beyond the limit or deadline."""
   nfa.moves.append([])
   nfa.empty.append([])
   size = len(nfa.moves)
@@ -75,22 +62,29 @@ def add_text(nfa: Nfa, start: int, text: bytes) -> int:
   return start
 
 
+def add_dfa(nfa: Nfa, start: int, dfa: Dfa) -> int | None:
+  """Adds the texts of an automaton; returns the state after, None for none."""
+  if is_empty(dfa):
+    return None
+  end = add_state(nfa)
+  states = [start, *(add_state(nfa) for _ in dfa.moves[1:])]
+  if any(to == 0 for row in dfa.moves for _, _, to in row):
+    # A state of its own: other texts begin in `start`, which nothing leads to.
+    states[0] = add_state(nfa)
+    nfa.empty[start].append(states[0])
+  for here, row, final in zip(states, dfa.moves, dfa.finals):
+    nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
+    nfa.empty[here] += [end] if final else []
+  return end
+
+
 def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
                 absorbing: int | None = None) -> Dfa:
   """Returns the deterministic automaton, by the subsets of states.
 
-  Args:
-    nfa: of a few ambiguities.
-    start: its first state.
-    finals: its states in which a text may end.
-    limit: most states.
-    absorbing: a state after which any text may follow; subsets with it are one.
-
-  Returns:
-    The automaton, without states from which no text ends.
-
-  Raises:
-    TooLarge: beyond a limit.
+  States from which no text ends are left out. After the state `absorbing` any
+  text may follow; subsets with it are one. Raises TooLarge beyond `limit`
+  states.
   """
   closures: dict[int, frozenset] = {}
   steps = 0

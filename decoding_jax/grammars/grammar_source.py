@@ -27,17 +27,7 @@ _RULE = re.compile(r'^[ \t]*[!?]?[\w.-]+[^:\n"]*:', re.MULTILINE)
 
 
 def check(name: str, text: str, max_rules: int, gbnf: bool):
-  """Checks the size of a grammar.
-
-  Args:
-    name: what errors begin with.
-    text: of the grammar.
-    max_rules: the most rules.
-    gbnf: whether it is GBNF, else Lark.
-
-  Raises:
-    ValueError: naming the limit.
-  """
+  """Raises ValueError, beginning with `name`, for too large a grammar."""
   size = len(values.utf8(name, text))
   code = _code(text, gbnf)
   depths = itertools.accumulate(
@@ -54,16 +44,9 @@ def check(name: str, text: str, max_rules: int, gbnf: bool):
 
 def check_special(name: str, text: str, pieces: Sequence[bytes],
                   ends: Sequence[int]):
-  """Checks the special tokens of a grammar of Lark: `<|tool|>`, `<[5]>`.
+  """Checks special tokens of a grammar of Lark: `<|tool|>`, `<[5]>`.
 
-  Args:
-    name: what errors begin with.
-    text: of the grammar.
-    pieces: the bytes of V tokens.
-    ends: tokens that end a text.
-
-  Raises:
-    ValueError: for one that the vocabulary has not, or that ends texts.
+  Raises ValueError for one that the vocabulary lacks, or that ends texts.
   """
   known = {x: token for x, token in token_text.special(pieces).items()
            if token not in ends}
@@ -85,11 +68,7 @@ def check_special(name: str, text: str, pieces: Sequence[bytes],
 
 
 def check_pattern(name: str, pattern: str, pieces: Sequence[bytes]):
-  """Checks that a pattern has no special token, which has no text.
-
-  Raises:
-    ValueError: naming the token, or for pieces that are none.
-  """
+  """Raises ValueError for a special token in a pattern: it has no text."""
   if not isinstance(pattern, str):
     raise ValueError(f"{name}: a text is needed.")
   values.utf8(name, pattern)
@@ -106,13 +85,10 @@ def check_pattern(name: str, pattern: str, pieces: Sequence[bytes]):
 
 
 def plain_characters(gbnf: str, escape: str) -> str:
-  """Returns a grammar of GBNF with characters for their numbers: `\\u00e9`.
+  r"""Returns a grammar of GBNF with characters for their numbers: `\u00e9`.
 
-  Engines differ in how many digits they read.
-
-  Args:
-    gbnf: the grammar.
-    escape: how the engine writes those that are kept, such as r"\\u{:04x}".
+  Engines differ in how many digits they read. `escape` is how the engine writes
+  numbers that are kept, such as "\\u{:04x}".
   """
   def plain(match):
     digits = match[1] or match[2] or match[3]
@@ -134,11 +110,9 @@ def plain_characters(gbnf: str, escape: str) -> str:
 def by_characters(lark: str) -> str:
   """Returns a grammar that was GBNF with a lexeme for each character.
 
-  Lexemes are read greedily: longer ones would be another language.
-
-  Args:
-    lark: as `llguidance` makes it, in which rules without references are
-      lexemes, in capitals.
+  Lexemes are read greedily: longer ones would be another language. In `lark`,
+  as `llguidance` makes it, lexemes are the rules without references, in
+  capitals.
   """
   return re.sub(rf"{_LARK.pattern}|[A-Z][A-Z0-9_]*", _by_characters, lark,
                 flags=re.DOTALL)

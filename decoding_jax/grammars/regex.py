@@ -20,12 +20,7 @@ MAX_STEPS = 50_000_000
 def whole(pattern: str) -> Dfa:
   """Returns the automaton of texts that match a pattern from end to end.
 
-  Args:
-    pattern: see `regex_syntax.parse_whole`.
-
-  Raises:
-    ValueError: saying what is wrong, or not supported.
-    finite_automata.TooLarge: beyond `MAX_WHOLE_PARTS` or `MAX_STATES`.
+  Raises ValueError for what is wrong or not supported, and TooLarge.
   """
   nfa = Nfa(limit=MAX_WHOLE_PARTS, steps=MAX_STEPS)
   start = finite_automata.add_state(nfa)
@@ -35,15 +30,10 @@ def whole(pattern: str) -> Dfa:
 
 @functools.lru_cache(maxsize=256)
 def search(pattern: str) -> Dfa:
-  """Returns the automaton of texts in which a pattern occurs.
+  """Returns the automaton of texts in which a pattern of ECMA-262 occurs.
 
-  Args:
-    pattern: see `regex_syntax.parse_ecma`. Look-ahead may come at the begin
-      alone, after `^`.
-
-  Raises:
-    ValueError: saying what is wrong, or not supported.
-    finite_automata.TooLarge: beyond `MAX_STATES`.
+  Look-ahead may come at the begin alone, after `^`. Raises ValueError for what
+  is wrong or not supported, and TooLarge.
   """
   tree = regex_syntax.parse_ecma(pattern)
   parts = tree.parts if isinstance(tree, Sequence) else (tree,)

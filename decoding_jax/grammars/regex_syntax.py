@@ -73,15 +73,11 @@ class Ahead(NamedTuple):
 
 
 class _Reader:
-  """A pattern, and the position up to which it was read.
-
-  Attributes:
-    whole: whether it is of `parse_whole`.
-    flags: those that are set here, "i" and "s".
-    depth: of groups that are open.
-  """
+  """A pattern, and the position up to which it was read."""
 
   def __init__(self, pattern, whole):
+    # `whole`: of `parse_whole`. `flags`: set here, "i" and "s"; `depth`: of
+    # groups that are open.
     self.pattern, self.place, self.whole = pattern, 0, whole
     self.flags, self.depth = frozenset(), 0
 
@@ -106,27 +102,19 @@ class _Reader:
 
 
 def parse_ecma(pattern: str):
-  """Returns the structure of a pattern of ECMA-262.
+  r"""Returns the structure of a pattern of ECMA-262; `\d`, `\w` are ASCII.
 
-  Args:
-    pattern: `\\d`, `\\w` stand for ASCII characters.
-
-  Raises:
-    ValueError: saying what is wrong, or not supported.
+  Raises ValueError, saying what is wrong, or not supported.
   """
   return _parse(_Reader(pattern, whole=False))
 
 
 def parse_whole(pattern: str):
-  """Returns the structure of a pattern that is matched from end to end.
+  r"""Returns the structure of a pattern that is matched from end to end.
 
-  Args:
-    pattern: as of Rust's `regex`, in which `\\d`, `\\w` and `\\s` are those of
-      Unicode; without ^ and $, boundaries of words, look-around, back
-      references, classes within classes, and names of scripts.
-
-  Raises:
-    ValueError: saying what is wrong, or not supported.
+  As of Rust's `regex`, in which `\d`, `\w` and `\s` are those of Unicode;
+  without ^ and $, boundaries of words, look-around, back references, classes
+  within classes, and names of scripts, which raise ValueError.
   """
   return _parse(_Reader(pattern, whole=True))
 

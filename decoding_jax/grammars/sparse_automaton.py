@@ -32,12 +32,7 @@ class SparseAutomaton:
 
 
 def from_arcs(arcs, vocab_size: int) -> SparseAutomaton:
-  """Returns the automaton of lists of arcs.
-
-  Args:
-    arcs: of each state, a dict token -> state.
-    vocab_size: V.
-  """
+  """Returns the automaton of a dict token -> state for each state."""
   counts = np.array([len(x) for x in arcs])
   starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
   tokens = np.fromiter((token for x in arcs for token in x), np.int32,
@@ -59,11 +54,7 @@ def advance(params: SparseAutomaton, state, token):
 
 
 def process(params: SparseAutomaton, state, logits):
-  """Returns logits `[V]`, -inf where a token is forbidden.
-
-  Raises:
-    ValueError: for logits of another vocabulary.
-  """
+  """Returns logits `[V]`, -inf where a token is forbidden."""
   size = len(params.vocabulary)
   if len(logits) != size:
     raise ValueError(f"an automaton over {size} tokens: one over "

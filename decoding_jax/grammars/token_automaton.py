@@ -139,17 +139,9 @@ def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
 def from_arcs(arcs, start: int, finals, vocab_size: int, ends) -> Automaton:
   """Returns the automaton of the arcs of each state, as `from_transitions`.
 
-  Args:
-    arcs: state -> (tokens, states after them), two arrays; none of the tokens
-      ends texts. States are taken out of it.
-    start: the first state.
-    finals: states in which a text may end.
-    vocab_size: V.
-    ends: tokens that end a text.
-
-  Raises:
-    NoText: if no text is possible.
-    ValueError: if the automaton would take more than `MAX_BYTES`.
+  `arcs` are state -> (tokens, states after them), two arrays; none of the
+  tokens is of `ends`. States are taken out of it, since it is large. Raises
+  NoText if no text is possible, ValueError beyond `MAX_BYTES`.
   """
   finals = set(finals)
   live = _live(arcs, finals)
@@ -213,15 +205,9 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
 
 
 def check_size(name: str, states: int, state_bytes: int):
-  """Checks the size of an automaton before it is built.
+  """Checks Q, an upper bound, and bytes a state while it is built.
 
-  Args:
-    name: what the error begins with.
-    states: Q, an upper bound.
-    state_bytes: that each state takes while the automaton is built.
-
-  Raises:
-    ValueError: naming what is too large, and the limit.
+  Raises ValueError that begins with `name` and tells the limit.
   """
   if states > MAX_STATES:
     raise ValueError(f"{name}: an automaton of {states} states: at most "
@@ -245,15 +231,7 @@ def check_pieces(pieces):
 
 
 def end_tokens(eos_id, vocab_size) -> tuple[int, ...]:
-  """Returns the tokens that end a text.
-
-  Args:
-    eos_id: one, or several.
-    vocab_size: V.
-
-  Raises:
-    ValueError: if there is none, or one is not in the vocabulary.
-  """
+  """Returns the tokens that end a text, checked; ValueError without any."""
   ids = np.atleast_1d(np.asarray([] if eos_id is None else eos_id))
   if not ids.size or not np.issubdtype(ids.dtype, np.integer) or (
       (ids < 0) | (ids >= vocab_size)).any():
@@ -341,13 +319,9 @@ def _words(name, strings, names):
 def _search(words):
   """Returns the search for any of several words.
 
-  Args:
-    words: of bytes and symbols of `token_text`, none of them empty.
-
-  Returns:
-    `[Q, S]` int32, the state after each symbol in each state; the state in
-    which a word has been found; and the symbols of the special tokens that
-    occur, numbered from 256 on: a dict from tokens to sequences of one.
+  That is `[Q, S]` int32, the state after each symbol; the state in which a word
+  was met; and the symbols of the special tokens that occur, numbered from 256
+  on: a dict from tokens to sequences of one.
   """
   num_bytes = token_text.NUM_BYTES
   special = sorted({x for word in words for x in word if x >= num_bytes})

@@ -22,11 +22,7 @@ class Target:
 
 
 def of_characters(texts: Dfa) -> Dfa:
-  """Returns the automaton over bytes of an automaton over characters.
-
-  Raises:
-    finite_automata.TooLarge: beyond its limits.
-  """
+  """Returns the automaton over bytes of an automaton over characters."""
   nfa = Nfa()
   states = [finite_automata.add_state(nfa) for _ in texts.moves]
   targets = [Target(nfa, state) for state in states]
@@ -63,14 +59,9 @@ def _tail(target, ranges):
 
 @functools.lru_cache(maxsize=4096)
 def byte_ranges(low: int, high: int) -> tuple:
-  """Returns the bytes of the characters of a range, as ranges of bytes.
+  """Returns a range of characters as sequences of (lowest, highest byte).
 
-  Args:
-    low: the number of the first character.
-    high: the number of the last one; no surrogate is in between.
-
-  Returns:
-    Sequences of pairs (lowest byte, highest byte).
+  No surrogate is in between.
   """
   found = []
   for first, last in _SIZES:

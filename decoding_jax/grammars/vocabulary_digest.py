@@ -11,11 +11,20 @@ from decoding_jax import token_text
 def of_pieces(pieces: Sequence[bytes]) -> str:
   """Returns the digest of a vocabulary, 64 hexadecimal digits.
 
-  Args:
-    pieces: the bytes of V tokens; names of special tokens count too.
+  Names of special tokens count too.
   """
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   found = hashlib.sha256(lengths.tobytes())
   found.update(b"".join(pieces))
   found.update(repr(token_text.special(pieces)).encode())
   return found.hexdigest()
+
+
+def cached(cache: dict, most: int, make, pieces: Sequence[bytes], ends):
+  """Returns `make(pieces, ends)`; the last `most` vocabularies are kept."""
+  key = of_pieces(pieces), tuple(ends)
+  if key not in cache:
+    while len(cache) >= most:
+      del cache[next(iter(cache))]
+    cache[key] = make(pieces, ends)
+  return cache[key]

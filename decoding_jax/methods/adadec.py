@@ -22,7 +22,7 @@ def make(num_candidates: int = 3, lookahead: int = 5,
   Args:
     num_candidates: k, the most probable tokens.
     lookahead: tokens rolled out after each.
-    threshold: nats, 0 or more; `experiments.entropy_threshold` fits it to a
+    threshold: nats, 0 or more; `entropy_gate.fit_threshold` fits it to a
       model, the paper's are from 0.62 to 1.32.
 
   Returns:

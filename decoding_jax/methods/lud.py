@@ -25,8 +25,8 @@ def make(pads: int = 4, confidence: float = 0.9) -> Method:
   """Makes lexical unit decoding: several tokens a call, and **lossy**.
 
   The target has to know the pads: `transformer.with_prompts`, trained by
-  `experiments.prompt_vectors`. `ppd` verifies what they say, and keeps the
-  distribution. The paper also controls repetition, of which we know no more
+  `experiments.studies.prompt_vectors`. `ppd` verifies what they say, and keeps
+  the distribution. The paper also controls repetition, of which we know no more
   than that: it is left out. For temperature 0.
 
   Args:

@@ -1,13 +1,14 @@
 """One node budget for all rows: a tree is as large as its text is easy."""
 
 from decoding_jax.speculation import drafters, expanders, verifiers
-from decoding_jax.types import Draws, Method
+from decoding_jax.types import Draws, Method, ONE_OF_REST
 from decoding_jax.validation import values
 
 # Nodes of a row: with the root they are eight, of which attention takes hardly
 # longer than of four (docs/results/rows.md).
 _MOST = 7
 MATCH = "match"
+_DRAWS = expanders.OF_BEAMS - ONE_OF_REST
 
 EXAMPLES = (dict(nodes=2, width=3, depth=2),
             dict(nodes=0.5, width=1, depth=2, verification="traversal"),
@@ -41,8 +42,9 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
     width: nodes of a level of the beams; 1 for chains.
     depth: levels of the beams, each a call of the draft model.
     verification: above temperature 0: "match" follows the target's sample
-      through the most probable nodes; or any of `verifiers.RULES` whose
-      children can form a beam, which verifies samples.
+      through the most probable nodes; or a rule of `verifiers.RULES` whose
+      children form a beam from which a budget may drop some. "rheo" is none:
+      its sample is drawn of what the dropped siblings would leave.
     rank_temperature: at which the draft is ranked at temperature 0. The target
       always takes its most probable token, so that it agrees more often than
       the draft's probabilities say.
@@ -68,7 +70,9 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
   best, name = drafter(Draws.ARBITRARY), f"{nodes:g}, {width}x{depth}"
   if verification == MATCH:
     return verifiers.matched(f"shared_budget({name})", best)
-  suffix, verifier, draws = verifiers.of_name(verification, expanders.OF_BEAMS)
+  values.check_one_of("verification", verifiers.canonical(verification),
+                      dict.fromkeys([MATCH, *verifiers.names(_DRAWS)]))
+  suffix, verifier, draws = verifiers.of_name(verification, _DRAWS)
   return Method(f"shared_budget({name}{suffix or ', recursive'})",
                 sampled=verifiers.pair(drafter(draws), verifier),
                 greedy=verifiers.pair(best, verifiers.match()))

@@ -82,16 +82,11 @@ def _momentum(vocab_size, window, resistance, num_candidates, max_match):
 
 
 def _repeated(tokens, candidates, max_match):
-  """Returns how much of the end of a text a candidate repeats.
+  """Returns how much of the end of a text each candidate repeats, `[K]`.
 
-  Args:
-    tokens: `[W]` int32, the text, `NONE` before its first token.
-    candidates: `[K]` int32.
-    max_match: a static bound.
-
-  Returns:
-    `[K]` float32: 0 of a token that is new, 1 of one that occurred after
-    another token than the last one; at most max_match + 1.
+  0 of a token that is new, 1 of one that occurred after another token than the
+  last one; at most max_match + 1. In `tokens [W]`, `NONE` stands before the
+  first.
   """
   wide = jnp.concatenate([jnp.full(max_match, NONE, jnp.int32), tokens])
   same, length = tokens != NONE, jnp.ones(len(tokens), jnp.float32)

@@ -37,30 +37,18 @@ class Vocabulary:
 
 @flax.struct.dataclass
 class Automaton:
-  """Forms as bits; bit b of word w is number `32 w + b`.
-
-  Attributes:
-    agree: `[256, W]` uint32, the bits that match a byte.
-    first: `[W]` uint32, the bits of first bytes.
-    last: `[W]` uint32, the bits of last bytes.
-  """
-  agree: Array
-  first: Array
-  last: Array
+  """Forms as bits; bit b of word w is number `32 w + b`."""
+  agree: Array  # `[256, W]` uint32, the bits that match a byte
+  first: Array  # `[W]` uint32, the bits of first bytes
+  last: Array  # `[W]` uint32, the bits of last bytes
 
 
 @flax.struct.dataclass
 class State:
-  """The state of an automaton after the generated text.
-
-  Attributes:
-    active: `[W]` uint32, the bits that are set.
-    found: `[W]` uint32, last bits of forms that a boundary has followed.
-    in_word: `[]` bool, whether the last byte is a word byte.
-  """
-  active: Array
-  found: Array
-  in_word: Array
+  """The state of an automaton after the generated text."""
+  active: Array  # `[W]` uint32, the bits that are set
+  found: Array  # `[W]` uint32, last bits of forms that a boundary has followed
+  in_word: Array  # `[]` bool, whether the last byte is a word byte
 
 
 def vocabulary(pieces: Sequence[bytes]) -> Vocabulary:
@@ -73,15 +61,10 @@ def vocabulary(pieces: Sequence[bytes]) -> Vocabulary:
 
 
 def build(forms: Sequence[bytes], fold_case: bool, words: int | None = None):
-  """Builds the automaton of forms, on the host.
+  """Builds the automaton of forms, of numpy arrays, and their last bits.
 
-  Args:
-    forms: none of them empty.
-    fold_case: whether ASCII letters match both of their cases.
-    words: W; None for as many as are needed.
-
-  Returns:
-    The automaton, of numpy arrays, and the number of the last bit of each form.
+  With `fold_case` ASCII letters match both of their cases. `words` is W; None
+  for as many as are needed.
   """
   text = np.frombuffer(b"".join(forms), np.uint8)
   sizes = np.array([len(form) for form in forms], np.int64)
@@ -103,16 +86,9 @@ def num_words(forms: Sequence[bytes]) -> int:
 
 
 def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
-  """Returns the state after a prompt, which depends on its last byte only.
+  """Returns the state after a prompt `[P]`, which its last byte decides.
 
-  Args:
-    table: bytes of the tokens.
-    automaton: of the row.
-    prompt: `[P]` int32, right-padded.
-    length: `[]`, tokens of the prompt.
-
-  Returns:
-    The state; forms that begin in the prompt are not found.
+  Forms that begin in the prompt are not matched.
   """
   order = jnp.arange(len(prompt))
   sizes = jnp.where(order < length, table.sizes[prompt], 0)
@@ -125,20 +101,10 @@ def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
 
 def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
             valid) -> State:
-  """Returns the state after more tokens.
+  """Returns the state after more `tokens [T]`, where `valid [T]`.
 
   The loop takes a step for every byte and for every token without bytes: the
   padding of the table costs nothing.
-
-  Args:
-    table: bytes of the tokens.
-    automaton: of the row.
-    state: before these tokens.
-    tokens: `[T]` int32.
-    valid: `[T]` bool.
-
-  Returns:
-    The state.
   """
   sizes = jnp.where(valid, table.sizes[tokens], 0)
   pieces = table.pieces[tokens]

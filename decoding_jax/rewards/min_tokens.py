@@ -14,20 +14,14 @@ _JOINS = re.compile(rb"%s.*(?!%s).+%s" % (_WORD, _WORD, _WORD), re.DOTALL)
 
 
 class Parts(NamedTuple):
-  """The byte strings that tokens of a vocabulary can contribute to a form.
-
-  Attributes:
-    begin: those a form may begin with: ends of tokens, from a boundary on.
-    inner: those inside of a form: whole tokens.
-    end: those a form may end with: beginnings of tokens, up to a boundary.
-    whole: forms that are inside of one token.
-    joined: whether one token can have bytes of two words.
-  """
+  """The byte strings that tokens of a vocabulary can contribute to a form."""
+  # Those a form may begin with: ends of tokens, from a boundary on.
   begin: frozenset[bytes]
-  inner: frozenset[bytes]
+  inner: frozenset[bytes]  # those inside of a form: whole tokens
+  # Those a form may end with: beginnings of tokens, up to a boundary.
   end: frozenset[bytes]
-  whole: frozenset[bytes]
-  joined: bool
+  whole: frozenset[bytes]  # forms that are inside of one token
+  joined: bool  # whether one token can have bytes of two words
 
 
 @functools.lru_cache(maxsize=4)
@@ -66,14 +60,7 @@ def fewest_tokens_of_all(vocabulary: Parts,
   """Returns a lower bound of the tokens that spell a form of each concept.
 
   Words cannot overlap, so their tokens add up. What may overlap or be shared
-  (phrases, tokens of two words, forms of several concepts) is counted once.
-
-  Args:
-    vocabulary: from `parts`.
-    concepts: the forms of each.
-
-  Returns:
-    The bound, 0 without concepts.
+  (phrases, tokens of two words, forms of several concepts) counts once.
   """
   total, most, seen = 0, 0, set()
   for forms in concepts:

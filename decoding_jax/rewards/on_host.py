@@ -55,17 +55,11 @@ class HostReport(NamedTuple):
 
 @flax.struct.dataclass
 class HostText:
-  """The state: prompt and text, as tokens.
-
-  Attributes:
-    prompt: `[P]` int32; arbitrary after its length.
-    prompt_length: `[]` int32.
-    tokens: `[max_tokens]` int32; arbitrary after the length.
-    length: `[]` int32; of a text that is too long, more than `max_tokens`.
-  """
-  prompt: Array
-  prompt_length: Array
-  tokens: Array
+  """The state: prompt and text, as tokens."""
+  prompt: Array  # `[P]` int32; arbitrary after its length
+  prompt_length: Array  # `[]` int32
+  tokens: Array  # `[max_tokens]` int32; arbitrary after the length
+  # `[]` int32; of a text that is too long, more than `max_tokens`.
   length: Array
 
 

@@ -16,19 +16,9 @@ def init(context: Context):
 
 
 def advance(context: Context, states, tokens, valid):
-  """Returns the states after more tokens.
+  """Returns the states after more `tokens [B, T]`, where `valid [B, T]`.
 
-  Args:
-    context: holds the reward.
-    states: tree of `[B, ...]`.
-    tokens: `[B, T]` int32.
-    valid: `[B, T]` bool.
-
-  Returns:
-    Tree of `[B, ...]`.
-
-  Raises:
-    ValueError: if shapes or types of the states change.
+  Raises ValueError if shapes or types of the states change.
   """
   new = jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
       context.reward_params, context.constraints, states, tokens, valid)
@@ -54,17 +44,7 @@ def _types(states):
 
 
 def value_after(context: Context, states, tokens, count):
-  """Returns the value after the first tokens of each row.
-
-  Args:
-    context: holds the reward.
-    states: tree of `[B, ...]`.
-    tokens: `[B, T]` int32.
-    count: `[B]` int32, how many of them count.
-
-  Returns:
-    `[B]` float32.
-  """
+  """Returns the value `[B]` after the first `count [B]` tokens."""
   valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
   return value(context, advance(context, states, tokens, valid))
 
@@ -72,16 +52,7 @@ def value_after(context: Context, states, tokens, count):
 def tokens_until_gain(context: Context, states, before, tokens, count):
   """Returns how many tokens it takes to reach the last value, if it rises.
 
-  Args:
-    context: holds the reward.
-    states: tree of `[B, ...]`.
-    before: `[B]` float32, their values.
-    tokens: `[B, T]` int32.
-    count: `[B]` int32, how many of them count.
-
-  Returns:
-    `[B]` int32, in 1..count; `count` where the last value does not exceed
-    `before`.
+  It is in 1..count; `count` where the last value does not exceed `before`.
   """
   def step(states, x):
     states = advance(context, states, *(y[:, None] for y in x))
@@ -94,17 +65,7 @@ def tokens_until_gain(context: Context, states, before, tokens, count):
 
 
 def of_paths(context: Context, states, tokens, valid):
-  """Returns the values of several continuations of each row.
-
-  Args:
-    context: holds the reward.
-    states: tree of `[B, ...]`.
-    tokens: `[B, K, T]` int32.
-    valid: `[B, K, T]` bool.
-
-  Returns:
-    `[B, K]` float32.
-  """
+  """Returns the values `[B, K]` of continuations `tokens [B, K, T]`."""
   def of_one(tokens, valid):
     return value(context, advance(context, states, tokens, valid))
 
@@ -112,16 +73,7 @@ def of_paths(context: Context, states, tokens, valid):
 
 
 def value_of_text(context: Context, tokens, lengths):
-  """Returns the value of whole texts.
-
-  Args:
-    context: holds the reward, and the prompts that the texts begin with.
-    tokens: `[B, S]` int32.
-    lengths: `[B]` int32.
-
-  Returns:
-    `[B]` float32.
-  """
+  """Returns the value `[B]` of whole texts, which begin with the prompts."""
   new = tokens.shape[1] - context.prompts.shape[1]
   columns = context.prompt_lengths[:, None] + jnp.arange(new)[None]
   after = buffers.take_along(tokens, columns, axis=1)

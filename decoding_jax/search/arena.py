@@ -25,52 +25,38 @@ from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
 
 @flax.struct.dataclass
 class Nodes(search_tree.Tree):
-  """The partial texts of each row; values are of their rewards.
-
-  Attributes:
-    depths: `[B, M]` int32, steps from the root.
-    costs: `[B, M]` float32, what the rules have added up along the path.
-    ended: `[B, M]` bool, whether the text is complete.
-    budgets: `[B, M]` int32, how often a node may be expanded.
-  """
-  depths: Array
-  costs: Array
-  ended: Array
-  budgets: Array
+  """The partial texts of each row; values are of their rewards."""
+  depths: Array  # `[B, M]` int32, steps from the root
+  costs: Array  # `[B, M]` float32, what the rules have added up along the path
+  ended: Array  # `[B, M]` bool, whether the text is complete
+  budgets: Array  # `[B, M]` int32, how often a node may be expanded
 
 
 class Rules(NamedTuple):
-  """The rules of a search; all functions see all rows.
-
-  Attributes:
-    num_children: K, of an expansion.
-    steps: tokens of a child after those of its parent, at most.
-    expansions: E, at most.
-    pause: tokens that end a step.
-    choose: `(keys [B], context, first [B], i, logits [B, K, V]) -> [B, K]`
-      int32, the next tokens of the children; `first` says whether their node
-      is expanded for the first time.
-    cost: `(context, cost [B, 1], parent [B, 1], values [B, K]) -> [B, K]`,
-      costs of children by that of their parent and the values of both.
-    priority: `(context, nodes) -> [B, M]`; the highest is the best.
-    budget: `(values, depths, baseline [B, 1]) -> int32` of the same shape as
-      the values, how often a node may be expanded.
-    stops: `(nodes, index [B], baseline [B]) -> [B]` bool, whether a search is
-      over when it comes to a node.
-    value: `(rewards) -> float32` of the same shape, the values of texts.
-    has_baseline: whether the greedy text is made first; its value is the
-      baseline, and it is the result if no complete text is better.
-  """
-  num_children: int
-  steps: int
-  expansions: int
-  pause: tuple[int, ...]
+  """The rules of a search; all functions see all rows."""
+  num_children: int  # K, of an expansion
+  steps: int  # tokens of a child after those of its parent, at most
+  expansions: int  # E, at most
+  pause: tuple[int, ...]  # tokens that end a step
+  # `(keys [B], context, first [B], i, logits [B, K, V]) -> [B, K]` int32, the
+  # next tokens of the children; `first` says whether their node is expanded for
+  # the first time.
   choose: Callable[..., Array]
+  # `(context, cost [B, 1], parent [B, 1], values [B, K]) -> [B, K]`, costs of
+  # children by that of their parent and the values of both.
   cost: Callable[..., Array]
+  # `(context, nodes) -> [B, M]`; the highest is the best.
   priority: Callable[..., Array]
+  # `(values, depths, baseline [B, 1]) -> int32` of the same shape as the
+  # values, how often a node may be expanded.
   budget: Callable[..., Array]
+  # `(nodes, index [B], baseline [B]) -> [B]` bool, whether a search is over
+  # when it comes to a node.
   stops: Callable[..., Array]
+  # `(rewards) -> float32` of the same shape, the values of texts.
   value: Callable[[Array], Array] = lambda rewards: rewards
+  # Whether the greedy text is made first; its value is the baseline, and it is
+  # the result if no complete text is better.
   has_baseline: bool = False
 
 
@@ -88,19 +74,12 @@ class _Search:
 def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
   """Makes a decoder whose only step searches the whole text.
 
-  The result is the best complete text. If there is none when all expansions
-  are used up, the best partial one is completed.
-
-  Args:
-    rules: of the search.
-    max_samples_per_node: tokens that `choose` takes of one distribution.
-
-  Returns:
-    The decoder. Its `stats.extra` has `expanded [B, E]` int32, the nodes in the
-    order in which they were expanded, `NONE` after the last one; node 0 is the
-    empty text, and the children of expansion e are nodes 1 + e * K to
-    (e + 1) * K. And it has `node_values [B, 1 + E * K]`, NaN of nodes that
-    there are not; and `reward_calls [B]`.
+  The result is the best complete text. If there is none when all expansions are
+  used up, the best partial one is completed. `stats.extra` has `expanded [B,
+  E]` int32, the nodes in the order of expansion, then `NONE` (node 0 is the
+  empty text, children of expansion e are nodes 1 + e * K to (e + 1) * K);
+  `node_values [B, 1 + E * K]`, NaN of nodes that are not used; and
+  `reward_calls [B]`.
   """
   return Decoder(functools.partial(_init, rules),
                  functools.partial(_step, rules), max_slots_ahead=0,
@@ -108,17 +87,9 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
 
 
 def distinct_tokens(context: Context, i, logits):
-  """Returns greedy tokens, but the K most probable ones at the beginning.
+  """Returns greedy tokens `[B, K]`, at step 0 the K most probable ones.
 
   Where fewer tokens are possible, the best one stands in for the others.
-
-  Args:
-    context: holds the token mask.
-    i: tokens of the children so far.
-    logits: `[B, K, V]`, at the beginning of equal texts.
-
-  Returns:
-    `[B, K]` int32.
   """
   log_probs = texts_lib.next_log_probs(context.warper, logits)
   best, first = sampling.top_k(log_probs[:, 0], logits.shape[1])

@@ -20,30 +20,18 @@ from decoding_jax.types import Array
 
 @flax.struct.dataclass
 class Draw:
-  """Tokens with their weights.
-
-  Attributes:
-    tokens: `[...]` int32; 0 if none passes.
-    log_weights: `[...]` float32; -inf if none passes.
-    checks: `[...]` int32, tokens that were tested.
-  """
-  tokens: Array
-  log_weights: Array
-  checks: Array
+  """Tokens with their weights."""
+  tokens: Array  # `[...]` int32; 0 if none passes
+  log_weights: Array  # `[...]` float32; -inf if none passes
+  checks: Array  # `[...]` int32, tokens that were tested
 
 
 def draw(perturbed, log_probs, passes, active) -> Draw:
-  """Draws tokens that pass a test.
+  """Draws tokens that pass a test, in descending order of `perturbed`.
 
-  Args:
-    perturbed: `[..., V]` float32, log-probabilities with Gumbel noise; tokens
-      are drawn in their descending order.
-    log_probs: `[..., V]` float32.
-    passes: `(tokens [...]) -> [...]` bool.
-    active: `[...]` bool; elsewhere nothing is drawn.
-
-  Returns:
-    The draws.
+  `perturbed [..., V]` are log-probabilities with Gumbel noise, and `passes`
+  maps tokens `[...]` to bool `[...]`. Nothing is drawn where not `active
+  [...]`.
   """
   order = jnp.arange(log_probs.shape[-1])
   order = order.reshape((1,) * (log_probs.ndim - 1) + order.shape)

@@ -66,9 +66,8 @@ def decoder(level: Level, width: int) -> Decoder:
 def each_row(rule):
   """Makes a `Level.expand` of a rule for one row.
 
-  Args:
-    rule: `(key, log_probs [W', V], alive [W'], beam, width) -> (tokens [width],
-      parents [width], beam)`, such as `beam.plain` but for `alive`.
+  Its arguments are `(key, log_probs [W', V], alive [W'], beam, width)`; it
+  returns tokens and parents `[width]` and a beam, as `beam.plain` does.
   """
   def expand(keys, context, log_probs, texts, width):
     del context
@@ -118,11 +117,7 @@ def score(keys, context: Context, texts: Texts):
 
 
 def per_length(penalty: float):
-  """Makes a `Level.rank`: the log-probability over length to a power.
-
-  Args:
-    penalty: the power; 0 ranks by log-probability, 1 by its mean a token.
-  """
+  """Ranks by log-probability over length to the power of `penalty`."""
   def rank(keys, context, texts):
     del keys, context
     lengths = jnp.maximum(texts.lengths, 1).astype(jnp.float32)
@@ -145,17 +140,9 @@ def count_rewards(width: int):
 
 def search_step(search, level: Level, context: Context,
                 state: DecodeState) -> DecodeState:
-  """Searches all texts, and commits the best one of each row.
+  """Searches all texts, and commits the best of each row, which ends it.
 
-  Args:
-    search: `(context, state) -> (texts, counts)`, the latter a dict of fields
-      of `Stats`.
-    level: its rank is used.
-    context: of the rows.
-    state: before the search.
-
-  Returns:
-    The state, in which all rows are done.
+  `search` maps `(context, state)` to texts and counts, fields of `Stats`.
   """
   texts, counts = search(context, state)
   limit = texts.tokens.shape[-1]
@@ -173,15 +160,7 @@ def search_step(search, level: Level, context: Context,
 
 def init_stats(level: Level, width: int, context: Context, state: DecodeState,
                depth: int = 0) -> DecodeState:
-  """Returns the state with counts of 0 and W empty texts.
-
-  Args:
-    level: the rules of the search.
-    width: W.
-    context: of the rows.
-    state: before the search.
-    depth: D, levels that are drafted.
-  """
+  """Returns the state with counts of 0 and W empty texts."""
   shape = len(state.length), width, texts_lib.limit(context, state)
   beams = jnp.zeros(shape[:2], jnp.float32)
   return texts_lib.no_stats(state, {

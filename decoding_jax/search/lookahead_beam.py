@@ -16,52 +16,32 @@ from decoding_jax.types import Array, Block, Context, DecodeState, Decoder
 
 
 class Sizes(NamedTuple):
-  """The sizes of a search.
-
-  Attributes:
-    num_beams: W.
-    num_candidates: k, the most probable next tokens of each beam.
-    steps: tokens rolled out after each.
-    reward_weight: lambda.
-  """
-  num_beams: int
-  num_candidates: int
-  steps: int
-  reward_weight: float
+  """The sizes of a search."""
+  num_beams: int  # W
+  num_candidates: int  # k, the most probable next tokens of each beam
+  steps: int  # tokens rolled out after each
+  reward_weight: float  # lambda
 
 
 @flax.struct.dataclass
 class _Beams:
-  """What a search carries from token to token.
-
-  Attributes:
-    texts: the beams, `[B, W, ...]`.
-    log_probs: `[B, W]` float32, of each text; -inf of a beam that only fills up
-      W.
-    scores: `[B, W]` float32, by which they were chosen.
-    block: of L * W slots of beams, and those of roll-outs, which are written
-      again for each token.
-    calls: `[B]` int32, forwards.
-    reward_calls: `[B]` int32.
-  """
-  texts: Texts
+  """What a search carries from token to token."""
+  texts: Texts  # the beams, `[B, W, ...]`
+  # `[B, W]` float32, of each text; -inf of a beam that only fills up W.
   log_probs: Array
-  scores: Array
+  scores: Array  # `[B, W]` float32, by which they were chosen
+  # Of L * W slots of beams, and those of roll-outs, which are written again for
+  # each token.
   block: Block
-  calls: Array
-  reward_calls: Array
+  calls: Array  # `[B]` int32, forwards
+  reward_calls: Array  # `[B]` int32
 
 
 def decoder(sizes: Sizes) -> Decoder:
-  """Makes a decoder whose only step searches the whole text.
+  """Makes a decoder whose only step searches, for temperature 0.
 
-  Args:
-    sizes: of the search.
-
-  Returns:
-    The decoder, for temperature 0. Its `stats.extra` has `beams [B, W, L]`
-    int32, the last beams, the best first; `beam_scores [B, W]`, and
-    `reward_calls [B]`.
+  Its `stats.extra` has `beams [B, W, L]` int32, the last beams, the best first;
+  `beam_scores [B, W]`, and `reward_calls [B]`.
   """
   return Decoder(functools.partial(_init, sizes),
                  functools.partial(_step, sizes), max_slots_ahead=0,
@@ -131,18 +111,10 @@ def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
 
 
 def _candidates(sizes: Sizes, context: Context, texts: Texts, logits):
-  """Returns the extensions of the beams, and how probable they are.
+  """Returns W * k extensions of the beams and their log-probabilities.
 
-  Args:
-    sizes: of the search.
-    context: holds the token mask.
-    texts: W texts of each row.
-    logits: `[B, W, V]` after them.
-
-  Returns:
-    W * k texts, those of a beam together, the more probable first; and
-    `[B, W * k]` float32, the log-probability of the token. A beam that has
-    ended has one extension, itself, whose log-probability is 0.
+  Those of a beam are together, the more probable first. A beam that has ended
+  has one extension, itself, whose log-probability is 0.
   """
   count = sizes.num_candidates
   best, tokens = sampling.top_k(

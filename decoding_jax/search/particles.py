@@ -23,13 +23,9 @@ def log_mean(log_weights):
 
 
 def effective_sample_size(log_weights):
-  """Returns `[...]` float32, (sum of weights)^2 over the sum of squares.
+  """Returns (sum of weights)^2 over the sum of squares, `[...]` float32.
 
-  Args:
-    log_weights: `[..., W]` float32.
-
-  Returns:
-    1 to W: 4 equal weights give 4, weights 1, 1, 0, 0 give 2. 0 if all are 0.
+  4 equal weights give 4; 1, 1, 0, 0 give 2; 0 if all are 0.
   """
   peak = log_weights.max(axis=-1, keepdims=True)
   weights = jnp.exp(log_weights - jnp.where(peak > -jnp.inf, peak, 0.0))
@@ -39,17 +35,10 @@ def effective_sample_size(log_weights):
 
 
 def systematic(uniform, log_weights):
-  """Draws parents by systematic resampling (Carpenter et al. 1999).
+  """Draws parents `[W]`, ascending, by systematic resampling.
 
-  Text i has W * w_i children on average, rounded down or up; with uniform .5,
-  weights .5, .25, .25, 0 have parents 0, 0, 1, 2.
-
-  Args:
-    uniform: `[]` float32 in [0, 1), all the randomness there is.
-    log_weights: `[W]` float32, not all -inf.
-
-  Returns:
-    `[W]` int32, ascending.
+  Text i has W * w_i children on average, rounded down or up (Carpenter et al.
+  1999); with `uniform []` .5, weights .5, .25, .25, 0 have parents 0, 0, 1, 2.
   """
   size = log_weights.shape[-1]
   sums = jnp.cumsum(jnp.exp(log_weights - log_weights.max()))
@@ -62,16 +51,10 @@ def systematic(uniform, log_weights):
 
 
 def resample(keys, texts: Texts, threshold: float) -> Texts:
-  """Resamples the rows whose effective sample size is small.
+  """Resamples rows whose effective sample size is below `threshold` * W.
 
-  Args:
-    keys: `[B]` random keys.
-    texts: W of each row; `beam.scores` are their log-weights.
-    threshold: share of W below which a row resamples.
-
-  Returns:
-    The texts; `counts["log_normalizer"]` is that so far, and
-    `counts["resampled"]` one more in rows that did.
+  Log-weights are `beam.scores`. `counts` has `log_normalizer` so far, and
+  `resampled`, one more in rows that did.
   """
   log_weights = texts.beam.scores
   size, mean = log_weights.shape[1], log_mean(log_weights)

@@ -23,12 +23,8 @@ _BELOW = 1e5
 def expand(drafted):
   """Makes a `level_search.Level.expand` of a level that is drafted.
 
-  Args:
-    drafted: tokens `[B, N]`, nodes of their parents `[B, N]`, whether they are
-      valid `[B, N]`, and log q `[B, N]`; `Texts.state` has the nodes of beams.
-
-  Returns:
-    The function.
+  `drafted` are tokens, nodes of their parents, valid and log q, `[B, N]` each;
+  `Texts.state` has the nodes of beams.
   """
   def of_rows(keys, context, log_probs, texts, width):
     del context

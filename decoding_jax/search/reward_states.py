@@ -12,14 +12,7 @@ def init(context: Context):
 
 
 def advance(context: Context, states, tokens, valid):
-  """Returns the states after one more token of each text.
-
-  Args:
-    context: holds the reward.
-    states: tree of `[B, W, ...]`.
-    tokens: `[B, W]` int32.
-    valid: `[B, W]` bool, whether the token counts.
-  """
+  """Returns the states `[B, W, ...]` after `tokens [B, W]`, where `valid`."""
   return jax.vmap(lambda states, token, valid: text_reward.advance(
       context, states, token[:, None], valid[:, None]), in_axes=1, out_axes=1)(
           states, tokens, valid)

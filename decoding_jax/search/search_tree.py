@@ -15,18 +15,11 @@ from decoding_jax.types import Array
 
 @flax.struct.dataclass
 class Tree:
-  """The nodes of each row; a search adds fields `[B, M]` of its own.
-
-  Attributes:
-    texts: `[B, M, ...]`, from the prompt to each node.
-    values: `[B, M]` float32, of the texts.
-    used: `[B, M]` bool, whether there is such a node.
-    expansions: `[B, M]` int32, how often it was expanded.
-  """
-  texts: Texts
-  values: Array
-  used: Array
-  expansions: Array
+  """The nodes of each row; a search adds fields `[B, M]` of its own."""
+  texts: Texts  # `[B, M, ...]`, from the prompt to each node
+  values: Array  # `[B, M]` float32, of the texts
+  used: Array  # `[B, M]` bool, whether there is such a node
+  expansions: Array  # `[B, M]` int32, how often it was expanded
 
 
 def size(expansions: int, num_children: int) -> int:
@@ -35,14 +28,9 @@ def size(expansions: int, num_children: int) -> int:
 
 
 def roots(kind, root: Texts, size: int, value, **fields):
-  """Returns trees of roots alone.
+  """Returns trees with room for M nodes, of roots of value `[B, 1]` alone.
 
-  Args:
-    kind: `Tree`, or what adds fields to it.
-    root: the empty text of each row.
-    size: M.
-    value: `[B, 1]` float32, of the root.
-    **fields: those that are added, of shapes that broadcast to `[B, M]`.
+  `fields` are those that a subclass adds; they broadcast to `[B, M]`.
   """
   shape = len(root.lengths), size
   wide = lambda x: jnp.broadcast_to(x, shape)
@@ -53,19 +41,10 @@ def roots(kind, root: Texts, size: int, value, **fields):
 
 
 def insert(tree, e, index, rows, children: Texts, values, **fields):
-  """Adds the children of a node in some rows.
+  """Adds the children of node `index [B]`, expansion e, in some `rows [B]`.
 
-  Args:
-    tree: of `roots`.
-    e: `[]` int32, the number of the expansion.
-    index: `[B]` int32, the node.
-    rows: `[B]` bool; in others the new nodes are not used.
-    children: K of each row.
-    values: `[B, K]` float32.
-    **fields: those that are added, of shapes that broadcast to `[B, K]`.
-
-  Returns:
-    The trees.
+  Elsewhere the new nodes are not used. `fields` are those that a subclass adds;
+  they broadcast to `[B, K]`, as `values`.
   """
   wide = lambda x: jnp.broadcast_to(x, values.shape)
   fresh = type(tree)(

@@ -40,40 +40,23 @@ class Sampler(NamedTuple):
 
 @flax.struct.dataclass
 class Segments:
-  """What was drawn.
-
-  Attributes:
-    tokens: `[B, n, T]` int32.
-    valid: `[B, n, T]` bool; False after the end of a segment.
-    log_probs: `[B, n]` float32, of the whole segment under the distribution
-      that it is drawn from.
-    own_log_probs: `[B, n, T]` float32, the model's own of each token.
-    block: `1 + n * (T - 1)` slots.
-    calls: `[B]` int32, forwards that the row needed.
-  """
-  tokens: Array
-  valid: Array
+  """What was drawn."""
+  tokens: Array  # `[B, n, T]` int32
+  valid: Array  # `[B, n, T]` bool; False after the end of a segment
+  # `[B, n]` float32, of the whole segment under the distribution that it is
+  # drawn from.
   log_probs: Array
-  own_log_probs: Array
-  block: Block
-  calls: Array
+  own_log_probs: Array  # `[B, n, T]` float32, the model's own of each token
+  block: Block  # `1 + n * (T - 1)` slots
+  calls: Array  # `[B]` int32, forwards that the row needed
 
 
 def draw(keys, context: Context, sampler: Sampler, newest, room,
          sizes: Sizes) -> Segments:
   """Draws n segments a row, one forward of n tokens a step.
 
-  Args:
-    keys: `[B]` random keys.
-    context: holds the end of text.
-    sampler: draws.
-    newest: `[B]` int32, the newest tokens of the texts.
-    room: `[B]` int32, the most tokens of a segment; 0 for rows without one.
-    sizes: n and T.
-
-  Returns:
-    The segments; each ends with the text, with `sizes.end`, after T tokens or
-    where there is no more room.
+  Each ends with the text, with `sizes.end`, after T tokens or after `room [B]`
+  tokens, 0 for rows without a segment.
   """
   batch, (count, steps, end) = len(newest), sizes
   blank = jnp.zeros((batch, count, steps), jnp.float32)
@@ -124,15 +107,8 @@ def draw(keys, context: Context, sampler: Sampler, newest, room,
 def score(sampler: Sampler, newest, drawn: Segments, sizes: Sizes) -> Segments:
   """Scores segments of another model by one forward.
 
-  Args:
-    sampler: of the model that scores.
-    newest: `[B]` int32, the newest tokens of the texts.
-    drawn: by the other model.
-    sizes: n and T.
-
-  Returns:
-    The segments with the log-probabilities and the block of this model; in
-    `calls` is 1 for each row that has segments.
+  The log-probabilities and the block are those of this model; `calls` is 1 for
+  each row that has segments.
   """
   batch, (count, steps, _) = len(newest), sizes
   inner = drawn.tokens[..., :-1].swapaxes(1, 2).reshape(batch, -1)
@@ -165,12 +141,7 @@ def where(rows, new: Segments, old: Segments) -> Segments:
 
 
 def slots(chosen, sizes: Sizes):
-  """Returns `[B, T]` int32, the slots of a segment and the token before it.
-
-  Args:
-    chosen: `[B]` int32, which one.
-    sizes: n and T.
-  """
+  """Returns the slots `[B, T]` of a segment and the token before it."""
   steps = jnp.arange(sizes.steps, dtype=jnp.int32)[None]
   return jnp.where(steps == 0, 0,
                    1 + (steps - 1) * sizes.count + chosen[:, None])

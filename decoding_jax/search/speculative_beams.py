@@ -50,52 +50,31 @@ class Sizes(NamedTuple):
 
 @flax.struct.dataclass
 class _Found:
-  """The search between two calls.
-
-  Attributes:
-    texts: of the target; its state is the node of each, within a call.
-    levels: `[B]` int32, of the texts.
-    block: of the draft model.
-    calls: `[B]` int32, of the target.
-    accepted: `[B, D + 1]` int32, calls that accepted so many levels.
-  """
-  texts: Texts
-  levels: Array
-  block: Block
-  calls: Array
-  accepted: Array
+  """The search between two calls."""
+  texts: Texts  # of the target; its state is the node of each, within a call
+  levels: Array  # `[B]` int32, of the texts
+  block: Block  # of the draft model
+  calls: Array  # `[B]` int32, of the target
+  accepted: Array  # `[B, D + 1]` int32, calls that accepted so many levels
 
 
 @flax.struct.dataclass
 class _Nodes:
-  """Nodes that are drafted; the first K are the beams, N a level follow.
-
-  Attributes:
-    tokens: `[B, T]` int32.
-    parents: `[B, T]` int32, their nodes.
-    beams: `[B, T]` int32, the beam that each continues.
-    mask: `[B, T, M]` bool, each node and its ancestors.
-    valid: `[B, T]` bool, whether the parent's text goes on.
-    log_probs: `[B, T]` float32, the draft model's; 0 of a beam.
-  """
-  tokens: Array
-  parents: Array
-  beams: Array
-  mask: Array
-  valid: Array
-  log_probs: Array
+  """Nodes that are drafted; the first K are the beams, N a level follow."""
+  tokens: Array  # `[B, T]` int32
+  parents: Array  # `[B, T]` int32, their nodes
+  beams: Array  # `[B, T]` int32, the beam that each continues
+  mask: Array  # `[B, T, M]` bool, each node and its ancestors
+  valid: Array  # `[B, T]` bool, whether the parent's text goes on
+  log_probs: Array  # `[B, T]` float32, the draft model's; 0 of a beam
 
 
 def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
   """Makes a decoder whose texts are those of beam search.
 
-  Args:
-    level: of beam search; its `expand` is `beam.plain`.
-    sizes: K, N, D.
-
-  Returns:
-    The decoder, with statistics of `level_search.decoder`; the drafted levels
-    that calls of the target accepted are in `accepted_by_depth`.
+  `expand` of `level` is `beam.plain`. Statistics are as of
+  `level_search.decoder`; `accepted_by_depth` has the drafted levels that calls
+  of the target accepted.
   """
   search = functools.partial(_search, level, sizes)
   return Decoder(
@@ -167,11 +146,7 @@ def _take(x, indices):
 
 
 def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
-  """Searches beams with the draft model, after those of the target.
-
-  Returns:
-    `_Nodes` of all M nodes, and the block of the draft model.
-  """
+  """Searches beams of the draft model; returns all nodes and its block."""
   texts, count = texts_lib.first(found.texts, sizes.beams), sizes.nodes()
   beams = jnp.broadcast_to(jnp.arange(sizes.beams, dtype=jnp.int32)[None],
                            texts.lengths.shape)
@@ -206,11 +181,7 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
 
 def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
                 kept):
-  """Runs the draft model on the last two tokens of each beam, and keeps them.
-
-  Returns:
-    logits `[B, K, V]` after each beam, and the block.
-  """
+  """Reads and keeps the last two tokens of beams; returns `[B, K, V]`."""
   texts, levels = texts_lib.first(found.texts, sizes.beams), found.levels
   order = jnp.arange(sizes.beams, dtype=jnp.int32)
   place = jnp.maximum(levels - 2, 0)[:, None, None]
@@ -274,9 +245,8 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
             drafted: _Nodes, logits, runs, limit):
   """Goes on with beam search for as long as its beams are drafted.
 
-  Returns:
-    Texts without a block, levels `[B]`, nodes that are accepted `[B, J]`, and
-    the slots to keep them in, `_NOWHERE` for those that only fill up J.
+  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and the
+  slots to keep them in, `_NOWHERE` for those that only fill up J.
   """
   order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]
 

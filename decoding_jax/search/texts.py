@@ -31,46 +31,31 @@ from decoding_jax.types import (Array, Block, Cache, Context, DecodeState, NONE,
 
 @flax.struct.dataclass
 class Texts:
-  """W texts of each row, of at most L tokens after the prompt.
-
-  Attributes:
-    tokens: `[B, W, L]` int32, `PAD` after the end.
-    log_probs: `[B, W, L]` float32, the target's own, of each token.
-    lengths: `[B, W]` int32.
-    mask: `[B, W, N]` bool, the slots of each text's tokens.
-    alive: `[B, W]` bool, whether the text goes on.
-    beam: of a search by levels, a `beam.Beam` of `[B, W]`.
-    block: of a search by levels, at least W * max(L - 1, 1) slots; the last
-      level needs no forward.
-    state: what the rules of a search carry of each text, a tree of
-      `[B, W, ...]`.
-    counts: what they count of each row, a dict of `[B]`.
-  """
-  tokens: Array
-  log_probs: Array
-  lengths: Array
-  mask: Array
-  alive: Array
+  """W texts of each row, of at most L tokens after the prompt."""
+  tokens: Array  # `[B, W, L]` int32, `PAD` after the end
+  log_probs: Array  # `[B, W, L]` float32, the target's own, of each token
+  lengths: Array  # `[B, W]` int32
+  mask: Array  # `[B, W, N]` bool, the slots of each text's tokens
+  alive: Array  # `[B, W]` bool, whether the text goes on
+  # Of a search by levels, a `beam.Beam` of `[B, W]`.
   beam: beam_lib.Beam | None = None
+  # Of a search by levels, at least W * max(L - 1, 1) slots; the last level
+  # needs no forward.
   block: Block | None = None
+  # What the rules of a search carry of each text, a tree of `[B, W, ...]`.
   state: Any = ()
+  # What they count of each row, a dict of `[B]`.
   counts: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 @flax.struct.dataclass
 class Extended:
-  """What `extend` returns.
-
-  Attributes:
-    texts: the longer texts.
-    block: with the keys of all tokens but the newest ones.
-    logits: `[B, W, V]` float32, of the first forward; 0 where there was none.
-    calls: `[B]` int32, forwards that some text of the row needed.
-  """
-  texts: Texts
-  block: Block
+  """What `extend` returns."""
+  texts: Texts  # the longer texts
+  block: Block  # with the keys of all tokens but the newest ones
+  # `[B, W, V]` float32, of the first forward; 0 where there was none.
   logits: Array
-  calls: Array
+  calls: Array  # `[B]` int32, forwards that some text of the row needed
 
 
 def limit(context: Context, state: DecodeState) -> int:
@@ -79,13 +64,7 @@ def limit(context: Context, state: DecodeState) -> int:
 
 
 def empty(batch: int, limit: int, slots: int) -> Texts:
-  """Returns one empty text of each row.
-
-  Args:
-    batch: B.
-    limit: L.
-    slots: N.
-  """
+  """Returns one empty text of each row, of L tokens and N slots at most."""
   return Texts(
       tokens=jnp.full((batch, 1, limit), PAD, jnp.int32),
       log_probs=jnp.zeros((batch, 1, limit), jnp.float32),
@@ -96,15 +75,9 @@ def empty(batch: int, limit: int, slots: int) -> Texts:
 
 def begin(cache: Cache, batch: int, limit: int, slots: int, state,
           counts) -> Texts:
-  """Returns the same for a search by levels.
+  """Returns the same for a search by levels, of one cache.
 
-  Args:
-    cache: of the model that continues them.
-    batch: B.
-    limit: L.
-    slots: N.
-    state: a tree of `[B, 1, ...]`.
-    counts: a dict of `[B]`.
+  `state` is a tree of `[B, 1, ...]`, `counts` a dict of `[B]`.
   """
   return empty(batch, limit, slots).replace(
       beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
@@ -118,15 +91,7 @@ def repeat(texts: Texts, width: int) -> Texts:
 
 
 def take(texts: Texts, index) -> Texts:
-  """Returns those of the texts that are asked for, any of them repeatedly.
-
-  Args:
-    texts: W of each row.
-    index: `[B, W']` int32, which ones.
-
-  Returns:
-    W' of each row; they share the block.
-  """
+  """Returns texts `index [B, W']`, repeatedly if asked; one block for all."""
   return _each(lambda x: jax.vmap(lambda x, i: x[i])(x, index), texts)
 
 
@@ -149,12 +114,7 @@ def where(rows, texts: Texts, others: Texts) -> Texts:
 
 
 def newest(texts: Texts, otherwise=0):
-  """Returns the last token of each text, `[B, W]` int32.
-
-  Args:
-    texts: W of each row.
-    otherwise: int32 that broadcasts to `[B, W]`, for empty ones.
-  """
+  """Returns the last token of each text, `[B, W]`; of empty `otherwise`."""
   last = jnp.maximum(texts.lengths - 1, 0)[..., None]
   found = buffers.take_along(texts.tokens, last, axis=-1)[..., 0]
   return jnp.where(texts.lengths > 0, found, otherwise)
@@ -179,18 +139,13 @@ def rewards(context: Context, texts: Texts):
 
 
 def next_log_probs(warper, logits):
-  """Returns the distributions of the next tokens, `[B, W, V]` float32.
-
-  Args:
-    warper: of the model; at temperature 0 they are its own distributions.
-    logits: `[B, W, V]`.
-  """
+  """Returns the warped log-probabilities `[B, W, V]`, at T = 0 unwarped."""
   warper = sampling.without_temperature(warper) if warper.greedy else warper
   return jax.vmap(sampling.log_probs)(warper, logits)
 
 
 def continued_log_probs(context: Context, warper, logits, alive):
-  """Returns the same of texts of which some, `~alive [B, W]`, have ended.
+  """Returns the same, where texts that are not `alive [B, W]` have ended.
 
   These repeat their end with probability 1, which leaves their log-probability
   unchanged.
@@ -213,21 +168,11 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
            pause: Sequence[int] = (), most=None) -> Extended:
   """Continues texts, one forward of W tokens a step.
 
-  Args:
-    context: holds target and end of text.
-    state: holds the prompts.
-    cache: of the prompts but for their last tokens.
-    block: of N slots.
-    texts: those that are not alive stay as they are.
-    steps: tokens by which a text grows at most.
-    slot: `i -> []`, the first of the W slots that step i writes.
-    choose: `(i, logits [B, W, V]) -> [B, W]` int32, the next tokens.
-    pause: tokens after which a text does not go on, though it has not ended.
-    most: `[B]` int32, tokens by which those of a row grow at most; None for
-      `steps`.
-
-  Returns:
-    The longer texts, and the rest of `Extended`.
+  Texts that are not alive stay unchanged. `cache` holds the prompts but for
+  their last tokens, and step i writes W slots of `block` from `slot(i)` on.
+  `choose(i, logits [B, W, V])` returns the next tokens `[B, W]`. After a token
+  of `pause` a text does not go on, though it has not ended. Texts grow by
+  `steps` tokens, or `most [B]`.
   """
   model, params = context.target, context.target_params
   batch, width = texts.lengths.shape
@@ -262,15 +207,9 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
 
 def append(context: Context, texts: Texts, tokens, logits,
            pause=(NONE,)) -> Texts:
-  """Adds a token to each text that is alive.
+  """Adds `tokens [B, W]` to texts that are alive.
 
-  Args:
-    context: holds the end of text.
-    texts: W of each row.
-    tokens: `[B, W]` int32.
-    logits: `[B, W, V]` float32 before the tokens.
-    pause: `[...]` int32, tokens after which a text is not alive, as after its
-      end.
+  After a token of `pause [...]` a text is not alive, as after its end.
   """
   new = _put(texts, tokens, token_buffer.log_probs(logits, tokens))
   over = (token_buffer.ends(tokens, context.eos_id) |
@@ -281,19 +220,10 @@ def append(context: Context, texts: Texts, tokens, logits,
 
 def grow(expand, width, context: Context, keys, i, logits,
          texts: Texts) -> Texts:
-  """Extends the texts to level i.
+  """Extends the texts to level i, by `expand` of a `level_search.Level`.
 
-  Args:
-    expand: of a `level_search.Level`.
-    width: W, of the new level; texts after these have ended.
-    context: holds warper and end of text.
-    keys: `[B]` random keys, folded by `i`.
-    i: `[B]` int32, the level of each row: the length of texts that are alive.
-    logits: `[B, W', V]` after the texts.
-    texts: W' of each row, and what have ended.
-
-  Returns:
-    W texts of each row, and what have ended.
+  `keys [B]` are folded by `i [B]`, the length of texts that are alive; `logits
+  [B, W', V]` are after the texts. Texts after the first `width` have ended.
   """
   log_probs = continued_log_probs(context, context.warper, logits,
                                   texts.alive[:, :logits.shape[1]])
@@ -316,11 +246,7 @@ def reseat(texts: Texts, slot) -> Texts:
   """Gives the newest tokens of texts that were reordered slots of their own.
 
   A forward writes the token of text w to the w-th slot of a level, wherever the
-  text was when `grow` extended it.
-
-  Args:
-    texts: W of each row, after `grow`.
-    slot: `[]` int32, the first slot of the level.
+  text was when `grow` extended it. `slot` is the first of the level.
   """
   width, slots = texts.mask.shape[1:]
   place = jnp.arange(slots)[None, None] - slot
@@ -340,33 +266,17 @@ def _put(texts: Texts, tokens, log_probs) -> Texts:
       lengths=texts.lengths + texts.alive.astype(jnp.int32))
 
 
-def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
-  """Returns the state with counts of 0.
-
-  Args:
-    state: before a search.
-    extra: dict of further counts of a row, as they are at first.
-    depth: D, levels that are drafted.
-  """
-  none = jnp.zeros_like(state.length)
-  return state.replace(stats=Stats(
-      none, none, none, none, jnp.zeros((len(none), depth + 1), jnp.int32),
-      extra))
+def no_stats(state: DecodeState, extra) -> DecodeState:
+  """Returns the state with counts of 0, and further ones as in `extra`."""
+  return state.replace(stats=Stats.zeros(len(state.length)).replace(
+      extra=extra))
 
 
 def commit(state: DecodeState, texts: Texts, extra, *, target_calls,
            **counts) -> DecodeState:
   """Commits the first text of each row, with which all rows are done.
 
-  Args:
-    state: before the search.
-    texts: one or more of each row.
-    extra: dict of further counts of a row.
-    target_calls: `[B]` int32, as in `Stats`.
-    **counts: more of its fields, where there are drafts.
-
-  Returns:
-    The state.
+  `extra` are further counts of a row, `counts` fields of `Stats`.
   """
   count = texts.lengths[:, 0]
   put = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],

@@ -25,18 +25,11 @@ from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
 
 
 class Policy(NamedTuple):
-  """The sizes and constants of a search.
-
-  Attributes:
-    num_children: K, the most probable next tokens.
-    simulations: S.
-    exploration: c of P-UCB.
-    base: c_base of P-UCB.
-  """
-  num_children: int
-  simulations: int
-  exploration: float
-  base: float
+  """The sizes and constants of a search."""
+  num_children: int  # K, the most probable next tokens
+  simulations: int  # S
+  exploration: float  # c of P-UCB
+  base: float  # c_base of P-UCB
 
 
 @flax.struct.dataclass
@@ -44,56 +37,37 @@ class Nodes(search_tree.Tree):
   """The nodes of each row; expansion 0 is that of the root.
 
   A value is the largest reward of a text through the node, 0 of one without.
-
-  Attributes:
-    priors: `[B, M]` float32, probability after the parent; 0 of none.
-    counts: `[B, M]` int32, texts through the node.
-    first: `[B, M]` int32, the first of its K children; `NONE` of a node
-      without.
   """
-  priors: Array
-  counts: Array
+  priors: Array  # `[B, M]` float32, probability after the parent; 0 of none
+  counts: Array  # `[B, M]` int32, texts through the node
+  # `[B, M]` int32, the first of its K children; `NONE` of a node without.
   first: Array
 
 
 @flax.struct.dataclass
 class _Search:
-  """What a search carries from simulation to simulation.
-
-  Attributes:
-    tree: the nodes.
-    block: keys of their tokens, and of a text's rest.
-    known: S completed texts of each row, as far as there are, without masks.
-    begun: `[B, S]` int32, how long each was when it was completed; more than
-      any text of one that is not there.
-    values: `[B, S]` float32, their rewards.
-    over: `[B]` bool.
-    order: `[B, S, L]` int32, texts of the simulations' nodes.
-    calls: `[B]` int32, of the target.
-    reward_calls: `[B]` int32.
-  """
-  tree: Nodes
-  block: Block
+  """What a search carries from simulation to simulation."""
+  tree: Nodes  # the nodes
+  block: Block  # keys of their tokens, and of a text's rest
+  # S completed texts of each row, as far as there are, without masks.
   known: Texts
+  # `[B, S]` int32, how long each was when it was completed; more than any text
+  # of one that is not there.
   begun: Array
-  values: Array
-  over: Array
-  order: Array
-  calls: Array
-  reward_calls: Array
+  values: Array  # `[B, S]` float32, their rewards
+  over: Array  # `[B]` bool
+  order: Array  # `[B, S, L]` int32, texts of the simulations' nodes
+  calls: Array  # `[B]` int32, of the target
+  reward_calls: Array  # `[B]` int32
 
 
 def decoder(policy: Policy) -> Decoder:
-  """Makes a decoder whose only step searches the whole text.
+  """Makes a decoder whose only step searches, for temperature 0.
 
-  Args:
-    policy: of the search.
-
-  Returns:
-    The decoder, for temperature 0. The result is the best text that a
-    simulation has written, of equal ones the first. Its `stats.extra` has
-    `simulated [B, S, L]` int32, the text of each simulation's node, `PAD` after
-    it; `simulations [B]`; and `reward_calls [B]`, texts that were not known.
+  The result is the best text that a simulation has written, of equal ones the
+  first. Its `stats.extra` has `simulated [B, S, L]` int32, the text of each
+  simulation's node, then `PAD`; `simulations [B]`; and `reward_calls [B]`,
+  texts that were not known.
   """
   return Decoder(functools.partial(_init, policy),
                  functools.partial(_step, policy), max_slots_ahead=0,
@@ -177,16 +151,7 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
 
 
 def _find(known: Texts, begun, text: Texts):
-  """Finds the completion of a text among those of its ancestors, of one row.
-
-  Args:
-    known: S completed texts.
-    begun: `[S]` int32, see `_Search`.
-    text: one.
-
-  Returns:
-    Whether there is one, `[]` bool, and its index `[]` int32.
-  """
+  """Finds whether an ancestor of a text has completed it, and its index."""
   length = text.lengths[0]
   order = jnp.arange(known.tokens.shape[-1])
   same = (begun <= length) & (known.lengths >= length) & (
@@ -195,10 +160,9 @@ def _find(known: Texts, begun, text: Texts):
 
 
 def _select(policy: Policy, tree: Nodes):
-  """Goes down from the root to a node that is new, or ends a text; one row.
+  """Goes down from the root to a node that is new or ends a text; one row.
 
-  Returns:
-    node `[]` int32, and `[M]` bool, the nodes on the way, itself included.
+  Returns the node `[]` and the nodes on the way, itself included, `[M]`.
   """
   order = jnp.arange(len(tree.values))
 
@@ -226,19 +190,10 @@ def _scores(policy: Policy, visits, values, counts, priors):
 
 def _expand(policy: Policy, context: Context, tree: Nodes, nodes, number,
             logits, rows) -> Nodes:
-  """Gives a node of some rows its children.
+  """Gives `nodes [B]` their children in some `rows [B]`.
 
-  Args:
-    policy: of the search.
-    context: holds the token mask.
-    tree: of all rows.
-    nodes: `[B]` int32.
-    number: of the expansion, and of the slot of the nodes' tokens.
-    logits: `[B, 1, V]` after the nodes.
-    rows: `[B]` bool.
-
-  Returns:
-    The trees.
+  `logits [B, 1, V]` are after the nodes; `number` is of the expansion, and of
+  the slot of the nodes' tokens.
   """
   best, tokens = sampling.top_k(
       texts_lib.next_log_probs(context.warper, logits)[:, 0],

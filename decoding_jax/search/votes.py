@@ -11,11 +11,7 @@ from decoding_jax.validation import values
 
 
 def majority(answer_after: int | None):
-  """Makes a `Level.rank`: how many texts of the row give the same answer.
-
-  Args:
-    answer_after: see `count`.
-  """
+  """Ranks texts by how many of the row give the same answer; see `count`."""
   def rank(keys, context, texts):
     del keys, context
     return count(texts, jnp.ones_like(texts.alive), answer_after)
@@ -24,12 +20,9 @@ def majority(answer_after: int | None):
 
 
 def majority_of_first(num_finished: int, answer_after: int | None):
-  """Makes a `Level.rank`: votes among the texts that ended first.
+  """Ranks by votes of the `num_finished` shortest texts that ended.
 
-  Args:
-    num_finished: k, how many texts vote: the shortest, of equally long ones the
-      more probable. If none has ended, all vote.
-    answer_after: see `count`.
+  Of equally long ones the more probable vote. If none has ended, all do.
   """
   def rank(keys, context, texts):
     del keys
@@ -44,17 +37,11 @@ def majority_of_first(num_finished: int, answer_after: int | None):
 
 
 def count(texts: Texts, voters, answer_after: int | None = None):
-  """Counts the votes for the answer of each text.
+  """Counts the votes of `voters [B, W]` for the answer of each text.
 
-  Args:
-    texts: W of each row.
-    voters: `[B, W]` bool, the texts that vote.
-    answer_after: the token whose last occurrence is before the answer, such as
-      that of "####"; None where the whole text is the answer.
-
-  Returns:
-    `[B, W]` float32; -1 for a text that does not vote. A text without answer
-    gets no vote.
+  The answer is what comes after the last `answer_after`, such as the token of
+  "####"; None: the whole text. -1 of a text that does not vote. A text without
+  answer gets no vote.
   """
   tokens, order = texts.tokens, jnp.arange(texts.tokens.shape[-1])[None, None]
   start = jnp.zeros_like(texts.lengths)

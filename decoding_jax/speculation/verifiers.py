@@ -14,8 +14,8 @@ from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, Draws, DraftTree, Expander,
-                                Layout, Method, NONE, Pair, SAMPLED, Verdict,
-                                Verifier)
+                                Layout, Method, NONE, Pair,
+                                SAMPLED, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
 # Halvings of the interval that K-SEQ's rho lies in.
@@ -101,7 +101,7 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
 
 
 def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
-         warper: sampling.LogitsWarper, levels: int | None = None) -> Verdict:
+         warper: sampling.LogitsWarper) -> Verdict:
   """Accepts a path, in one row.
 
   Args:
@@ -111,8 +111,6 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
     warper: from logits to the target's distribution, without its batch axis.
-    levels: of the tree that these are the first nodes of, whose verdict it is
-      if there is no valid node after them; None for all.
 
   Returns:
     A verdict without its batch axis. If the drafts are samples that fit the
@@ -122,11 +120,11 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
   depth = tree_lib.depth(layout)
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warper)
-  keys = random.split(key, 1 + (depth if levels is None else levels))
-  root, levels = jnp.int32(0), jnp.zeros(depth, jnp.int32)
+  keys = random.split(key, 1 + depth)
+  root, none = jnp.int32(0), jnp.zeros(depth, jnp.int32)
   probs = _distribution(warper, logits, root)
   descent = _Descent(root, root, jnp.bool_(depth > 0), probs, probs,
-                     levels, levels + NONE, levels)
+                     none, none + NONE, none)
   if depth:
     # Most walks end before the last level.
     descent = jax.lax.while_loop(

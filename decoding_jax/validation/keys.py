@@ -9,16 +9,9 @@ from decoding_jax.validation import values
 
 
 def check(key):
-  """Checks a random key, or several.
+  """Returns a random key, or several, as typed keys; raises ValueError.
 
-  Args:
-    key: `[...]` typed keys, or `[..., 2]` uint32 as in `jax.random.PRNGKey`.
-
-  Returns:
-    Typed keys.
-
-  Raises:
-    ValueError: naming what was found and what is needed.
+  Keys are typed `[...]`, or `[..., 2]` uint32 as in `jax.random.PRNGKey`.
   """
   key = values.array("key", key)
   if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -36,17 +29,10 @@ def check(key):
 
 
 def of_rows(key, batch):
-  """Returns a key for each row, of Threefry.
+  """Returns `[B]` typed keys of Threefry, one for each row.
 
-  Args:
-    key: a random key, which is folded with the row's number; or one a row.
-    batch: B.
-
-  Returns:
-    `[B]` typed keys.
-
-  Raises:
-    ValueError: see `check`, or for another number of keys.
+  One key is folded with the row's number. Raises ValueError for another number
+  of keys.
   """
   key = check(key)
   if not random.is_threefry(key):

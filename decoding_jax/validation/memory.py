@@ -22,10 +22,9 @@ class TooLittle(ValueError):
 
 @contextlib.contextmanager
 def of_absent(size: int | None):
-  """Has `check` ask devices that programs are traced for, and are not here.
+  """Has `check` ask devices that are traced for, and are not here.
 
-  Args:
-    size: bytes that they have together; None if unknown.
+  `size` is the bytes that they have together; None if unknown.
   """
   token = _ABSENT.set((size,))
   try:
@@ -35,14 +34,9 @@ def of_absent(size: int | None):
 
 
 def check(devices, **parts: int):
-  """Checks that some devices together have memory enough.
+  """Raises TooLittle if devices together lack the bytes of all parts.
 
-  Args:
-    devices: of JAX, over which arrays may be split.
-    **parts: bytes that are needed at least, by what they are for.
-
-  Raises:
-    TooLittle: naming what is needed and what there is.
+  Parts are named by what they are for.
   """
   need = sum(parts.values())
   there, = _ABSENT.get() or (device_memory(devices),)
@@ -97,9 +91,8 @@ def device_memory(devices) -> int | None:
 def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
   """Returns the bytes of this machine's memory that this process may use.
 
-  Args:
-    root: where control groups are mounted.
-    groups: the file that names those of this process.
+  Control groups are mounted at `root`; the file `groups` names those of this
+  process.
   """
   sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
   files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]

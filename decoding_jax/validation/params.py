@@ -26,15 +26,8 @@ def check(name: str, model: LanguageModel, params):
   """Checks that parameters are arrays, and those that a model needs.
 
   Shapes and kinds of numbers are compared where the model says what it needs;
-  which float type they have is left to the model.
-
-  Args:
-    name: of the argument.
-    model: whose parameters they are.
-    params: the tree.
-
-  Raises:
-    ValueError: naming the first leaf that does not fit.
+  its float type is left to the model. Raises ValueError naming the first leaf
+  that does not fit.
   """
   leaves, structure = jax.tree.flatten(params)
   shapes = tuple(map(_shape, leaves))

@@ -8,16 +8,9 @@ from decoding_jax.validation import values
 
 
 def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
-  """Checks shapes, types, lengths and token ids.
+  """Raises ValueError for wrong shapes, types, lengths or token ids.
 
-  Args:
-    prompts: `[B, P]` int32.
-    prompt_lengths: `[B]` int32.
-    vocab_size: V.
-    extra_ids: see `LanguageModel`, those that all models know.
-
-  Raises:
-    ValueError: naming the argument, its value and what is allowed.
+  `extra_ids` are further tokens that all models know.
   """
   for name, x, ndim in (("prompts", prompts, 2),
                         ("prompt_lengths", prompt_lengths, 1)):
@@ -48,18 +41,9 @@ def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
 
 
 def check_shared(shared_prefix, target, draft) -> int:
-  """Checks what is shared, and that the target can share it.
+  """Returns the length of `shared_prefix [L]`, if the target can share it.
 
-  Args:
-    shared_prefix: `[L]` int32.
-    target: a `LanguageModel`.
-    draft: what drafts, or None.
-
-  Returns:
-    L.
-
-  Raises:
-    ValueError: naming the argument, its value and what is allowed.
+  Else raises ValueError naming the argument, and what is allowed.
   """
   shared_prefix = values.array("shared_prefix", shared_prefix)
   if shared_prefix.ndim != 1 or not shared_prefix.size or (

@@ -13,14 +13,9 @@ from decoding_jax.validation import values
 
 
 class _Kind(NamedTuple):
-  """A condition on a field.
-
-  Attributes:
-    fits: `value -> bool`.
-    words: what is allowed, for errors.
-  """
-  fits: Callable[[Any], bool]
-  words: str
+  """A condition on a field."""
+  fits: Callable[[Any], bool]  # `value -> bool`
+  words: str  # what is allowed, for errors
 
 
 def _instance(kind, words):
@@ -114,10 +109,9 @@ _FIELDS = {
         "init": _function("context", "state"),
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
-        "calls": _integer(0), "draws": _DRAWS, "skips": _FLAG,
-        "head_calls": _or_none(_function("head")), "takes_head": _FLAG,
-        "max_samples_per_node": _integer(0),
-        "narrow": _or_none(_instance(Layout, "a dj.Layout"))},
+        "calls": _integer(0), "draws": _DRAWS,
+        "score": _or_none(_function("context", "state", "tree", "pending")),
+        "draft_calls": _or_none(_function("draft"))},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
@@ -143,14 +137,8 @@ _FIELDS = {
 def check(name: str, kind, value, optional: bool = False) -> None:
   """Checks the type of an argument and, recursively, its fields.
 
-  Args:
-    name: of the argument.
-    kind: the type that is needed; only fields of types of `types` are checked.
-    value: what was given.
-    optional: whether it may be None.
-
-  Raises:
-    ValueError: naming argument or field, its value and what is allowed.
+  Only fields of types of `types` are checked. Raises ValueError naming argument
+  or field, its value and what is allowed.
   """
   if value is None and optional:
     return

@@ -15,18 +15,10 @@ def form(x):
 
 
 def array(name, x):
-  """Returns an argument as an array.
+  """Returns an argument as an array, else raises ValueError with its name.
 
-  Args:
-    name: of the argument.
-    x: what was given.
-
-  Returns:
-    A `jax.Array` if one was given; else an array of the host, since separate
-    operations on a device take longer than those of one program.
-
-  Raises:
-    ValueError: naming the argument, such as a list of lists of many lengths.
+  A `jax.Array` stays one; all else is an array of the host, since separate
+  operations on a device take longer than those of one program.
   """
   on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
   try:
@@ -37,15 +29,7 @@ def array(name, x):
 
 
 def integers(name, x) -> tuple[int, ...]:
-  """Returns a sequence of integers as a tuple.
-
-  Args:
-    name: of the option.
-    x: what was given.
-
-  Raises:
-    ValueError: naming the option, if it is no such sequence.
-  """
+  """Returns a sequence of integers as a tuple, else raises ValueError."""
   found = tuple(x) if isinstance(x, Iterable) else (None,)
   if not all(map(is_integer, found)):
     raise ValueError(f"{name}={x!r}: a tuple of integers is needed.")
@@ -65,14 +49,7 @@ def check_positive(name, *values):
 
 
 def check_number(name, value, low=-math.inf, high=math.inf):
-  """Raises ValueError naming the option unless it is a number in a range.
-
-  Args:
-    name: of the option.
-    value: what was given.
-    low: the smallest number that is allowed.
-    high: the largest one.
-  """
+  """Raises ValueError naming the option unless in a closed range."""
   if not (isinstance(value, numbers.Real) and math.isfinite(value) and
           low <= value <= high):
     raise ValueError(f"{name}={value!r}: a number from {low} to {high} is "
@@ -80,16 +57,7 @@ def check_number(name, value, low=-math.inf, high=math.inf):
 
 
 def check_one_of(name, value, choices):
-  """Returns what an option stands for.
-
-  Args:
-    name: of the option.
-    value: what was given.
-    choices: dict from allowed values to what they stand for.
-
-  Raises:
-    ValueError: if the value is not allowed.
-  """
+  """Returns what an option stands for, a value of the dict `choices`."""
   if value not in choices:
     raise ValueError(f"{name}={value!r}: one of "
                      f"{', '.join(map(repr, choices))} is needed.")
@@ -114,12 +82,7 @@ def shortened_text(text: str, size: int) -> str:
 def utf8(name: str, text: str) -> bytes:
   """Returns the bytes of a text.
 
-  Args:
-    name: of the argument.
-    text: any text.
-
-  Raises:
-    ValueError: if it has half of a surrogate pair, which has no bytes.
+  Raises ValueError for half of a surrogate pair, which has no bytes.
   """
   try:
     return text.encode("utf-8")

@@ -100,7 +100,7 @@ def open_pair(config, workdir):
     target = launch.model_folder(config.target)
     folders = [target, drafts.parse(config.draft).folder(target, workdir)]
   else:
-    folders = _built(config)
+    folders = built_pair(config)
   with launch.user_errors(OSError, ValueError):
     architectures = [checkpoints.architecture(x) for x in folders]
     encoders = [tokenizers.load(x) for x in folders if tokenizers.has(x)]
@@ -125,7 +125,7 @@ def open_pair(config, workdir):
               file, config.head)
 
 
-def _built(config):
+def built_pair(config):
   """Returns the folders of the synthetic pair, which is built if missing."""
   text = json.dumps(config.pair.to_dict(), sort_keys=True)
   name = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -134,7 +134,9 @@ def _built(config):
     if not folder.exists():
       print(f"building the pair in {folder}, which takes a minute or more.",
             flush=True)
-      random_pair.write(folder, config.pair)
+      figures = random_pair.write(folder, config.pair)
+      print(f"overlap {figures['overlap']:.3f}, perplexity "
+            f"{figures['perplexity']:.1f}", flush=True)
   return [folder / random_pair.TARGET, folder / random_pair.DRAFT]
 
 

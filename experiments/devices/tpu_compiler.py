@@ -49,18 +49,10 @@ _TURNS = re.compile(r", (\d+) /\* loop exit test")
 
 
 def devices(name):
-  """Returns the devices of a topology, to compile for.
+  """Returns the devices of a topology such as "v5e:4x4" or "v5p:2x2x1".
 
-  JAX must not have been used before; from then on it uses the CPU.
-
-  Args:
-    name: chips of a slice such as "v5e:4x4", or, with three axes, "v5p:2x2x1".
-
-  Returns:
-    list of devices without memory.
-
-  Raises:
-    UserError: if there is no such topology, or no compiler for it.
+  JAX must not have been used before; from then on it uses the CPU. Raises a
+  `UserError` if there is no such topology, or no compiler for it.
   """
   if importlib.util.find_spec("libtpu") is None:
     raise launch.UserError(
@@ -91,35 +83,23 @@ def capacity(device) -> int | None:
   return size and size * 2**30
 
 
-def forward_cycles(config, device, batch, tokens, slots, shared=0,
-                   packed=0) -> int:
-  """Counts the cycles of a forward that the compiler has scheduled.
+def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
+  """Counts the cycles of a forward of B x T tokens that are scheduled.
 
-  Args:
-    config: architecture of a model without experts; programs of one and of two
-      layers are compiled, and extrapolated to all.
-    device: of `devices`; its layers are not split.
-    batch: B.
-    tokens: T.
-    slots: S of the cache.
-    shared: those of them that all rows share.
-    packed: tokens of all rows together that are computed; 0 for all.
-
-  Returns:
-    Number of cycles; not measured.
+  Programs of one and of two layers are compiled, and extrapolated to all. Not
+  measured; layers are not split, and there are no experts. Of the `slots` of
+  the cache all rows share `shared`.
   """
   one, two = (
-      cycles(_forward(config, layers, device, batch, tokens, slots, shared,
-                      packed), device) for layers in (1, 2))
+      cycles(_forward(config, layers, device, batch, tokens, slots, shared),
+             device) for layers in (1, 2))
   return one + (config.num_layers - 1) * (two - one)
 
 
 def cycles(compiled, device=None) -> int:
   """Counts the scheduled cycles of a program without loops.
 
-  Args:
-    compiled: a `jax.stages.Compiled`.
-    device: what for; None for a program without kernels of Pallas.
+  `device` may be None for a program without kernels of Pallas.
   """
   entry = _ENTRY.search(compiled.as_text())[0]
   return sum(map(int, _CYCLES.findall(entry))) + sum(
@@ -141,11 +121,7 @@ def _of_kernel(arguments, size, device):
 
 
 def of_schedule(text) -> int:
-  """Counts the cycles of a kernel, all branches of its loop over a grid taken.
-
-  Args:
-    text: its schedule, as the compiler writes it.
-  """
+  """Counts the cycles of a kernel's schedule, all branches taken."""
   bundles = [int(x, 16) for x in _BUNDLE.findall(text)]
   loop = _LOOP.search(text)
   if not loop:  # A grid of one step.
@@ -164,8 +140,7 @@ def _schedules():
   return folder
 
 
-def _forward(config, layers, device, batch, tokens, slots, shared=0,
-             packed=0):
+def _forward(config, layers, device, batch, tokens, slots, shared=0):
   config = dataclasses.replace(config, num_layers=layers, scan_layers=False)
   lm = transformer.language_model(config)
   cache = jax.eval_shape(lambda: lm.init_cache(batch, slots - shared))
@@ -178,11 +153,10 @@ def _forward(config, layers, device, batch, tokens, slots, shared=0,
           x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(device)),
       (transformer.abstract_params(config), ids, ids, cache,
        jax.eval_shape(lambda: cache_lib.init_block(cache, tokens)),
-       jax.ShapeDtypeStruct((batch, tokens, tokens), bool),
-       *[jax.ShapeDtypeStruct((packed,), jnp.int32)] * bool(packed)))
+       jax.ShapeDtypeStruct((batch, tokens, tokens), bool)))
 
-  def forward(params, ids, positions, cache, block, mask, *packed):
-    return lm.forward(params, ids, positions, cache, block, 0, mask, *packed)
+  def forward(params, ids, positions, cache, block, mask):
+    return lm.forward(params, ids, positions, cache, block, 0, mask)
 
   return device_compiler.compile_(
       jax.jit(forward, donate_argnums=4).trace(*arguments))

@@ -29,7 +29,7 @@ def _complete(folders, prompts, workdir, *more):
   process = helpers.start(
       "-m", "experiments.complete", f"--prompts={prompts}",
       f"--workdir={workdir}", f"--target={folders[0]}",
-      f"--draft={folders[1]}", "--width=2", "--depth=1", "--max_new_tokens=6",
+      f"--draft={folders[1]}", "--method=rsd_s(2, 1)", "--max_new_tokens=6",
       "--num_samples=2", f"--compilation_cache={workdir}/compiled", *more)
   return (*process.communicate(), process.returncode)
 

@@ -11,6 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from configs import rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.data import prompt_tasks
@@ -123,7 +124,7 @@ def test_several_drafters_are_compared(folders, tmp_path):
 def test_generate(folders, tmp_path):
   process = _start(
       "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
-      "--prompt=import os", "--method=sequoia", "--children=2/1,0",
+      "--prompt=import os", "--method=sequoia(((2,), (1, 0)))",
       "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
@@ -342,7 +343,7 @@ def test_trees_of_a_length_have_its_depth(length):
 @pytest.mark.parametrize("update, message", [
     ({"lengths": (9,)}, "length 9 has no trees; there are 2, 3, 4, 5"),
     ({"budgets": (7,)}, "budget 7 has no trees"),
-    ({"methods": ("medusa",)}, "methods: 'medusa' is not one of"),
+    ({"methods": ("medusa",)}, "methods: 'medusa' is no method"),
     ({"batch": 0}, "batch=0"),
     ({"prompts": -1}, "prompts=-1"),
     ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
@@ -403,9 +404,11 @@ def test_unknown_preset():
     rsd_config.get_config("huge")
 
 
-@pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])
-def test_trees_of_heads_are_equally_large(preset):
-  config = rsd_config.get_config(preset)
+@pytest.mark.parametrize("get_config, preset", [
+    (rsd_config.get_config, "heads"),
+    (rsd_tables.get_config, "heads_smollm2")])
+def test_trees_of_heads_are_equally_large(get_config, preset):
+  config = get_config(preset)
   methods, points = method_grid.from_config(config)
   by_name = {method.name: method for method in methods}
   for (_, nodes), names in points.items():

@@ -8,6 +8,7 @@ from decoding_jax.speculation import expanders, verifiers
 DEPTH = 3
 _FIXED = verifiers.names(expanders.OF_FIXED_TREES)
 _BEAM = verifiers.names(expanders.OF_BEAMS)
+_BUDGET = verifiers.names(expanders.OF_BEAMS - {dj.Draws.ONE_IN_BEAM})
 _MASKED = verifiers.names([dj.Draws.WITHOUT_REPLACEMENT])
 
 
@@ -47,7 +48,7 @@ def _opt_tree(d):
 def _shared_budget(d):
   width, depth = d.size(1, d.vocab_size), d.size(1, DEPTH)
   return dict(nodes=d.one_of(0.5, 1, width * depth / 2), width=width,
-              depth=depth, verification=d.one_of("match", *_BEAM))
+              depth=depth, verification=d.one_of("match", *_BUDGET))
 
 
 def _propd(d):

@@ -15,6 +15,7 @@ are dropped when others are needed.
 
 import collections
 import dataclasses
+import importlib
 import itertools
 import threading
 import time
@@ -46,18 +47,14 @@ _MAX_MATCHERS = 1024
 
 
 class Engine(NamedTuple):
-  """What follows a text; see `llguidance_engine`, `xgrammar_engine`.
-
-  Attributes:
-    start: `() -> matcher`, at the empty text.
-    consume: `(matcher, token)`, one that is allowed and does not end the text.
-    copy: `(matcher) -> matcher`, at the same text; each then reads on alone.
-    mask: `(matcher) -> [V / 32]` uint32, the tokens that may come next; the
-      first of those that end a text stands for all of them.
-  """
-  start: Callable[[], Any]
+  """What follows a text; see `llguidance_engine`, `xgrammar_engine`."""
+  start: Callable[[], Any]  # `() -> matcher`, at the empty text
+  # `(matcher, token)`, one that is allowed and does not end the text.
   consume: Callable[[Any, int], None]
+  # `(matcher) -> matcher`, at the same text; each then reads on alone.
   copy: Callable[[Any], Any]
+  # `(matcher) -> [V / 32]` uint32, the tokens that may come next; the first of
+  # those that end a text stands for all of them.
   mask: Callable[[Any], np.ndarray]
 
 
@@ -89,29 +86,22 @@ class HostTimes:
 
 @dataclasses.dataclass
 class _Texts:
-  """The texts of a grammar as a trie, and what is known of them.
-
-  Attributes:
-    engine: that allows tokens.
-    ends: tokens that end a text.
-    end_words: `[W]` uint32, the same as a mask.
-    occurring: `[W]` uint32, tokens that have bytes or are special, and do not
-      end a text.
-    last: text -> (the text before its last token, that token).
-    children: (text, token) -> text.
-    masks: text -> `[W]` uint32, the last used ones last.
-    used: text -> the call in which it was used last.
-    matchers: text -> a matcher that has read it, the last used ones last.
-  """
-  engine: Engine
-  ends: tuple[int, ...]
-  end_words: np.ndarray
+  """The texts of a grammar as a trie, and what is known of them."""
+  engine: Engine  # that allows tokens
+  ends: tuple[int, ...]  # tokens that end a text
+  end_words: np.ndarray  # `[W]` uint32, the same as a mask
+  # `[W]` uint32, tokens that have bytes or are special, and do not end a text.
   occurring: np.ndarray
+  # Text -> (the text before its last token, that token).
   last: dict = dataclasses.field(default_factory=dict)
+  # (text, token) -> text.
   children: dict = dataclasses.field(default_factory=dict)
+  # Text -> `[W]` uint32, the last used ones last.
   masks: collections.OrderedDict = dataclasses.field(
       default_factory=collections.OrderedDict)
+  # Text -> the call in which it was used last.
   used: dict = dataclasses.field(default_factory=dict)
+  # Text -> a matcher that has read it, the last used ones last.
   matchers: collections.OrderedDict = dataclasses.field(
       default_factory=collections.OrderedDict)
   numbers: Any = dataclasses.field(
@@ -127,18 +117,29 @@ _STACK_BYTES = 2**28
 _STACK_LOCK = threading.Lock()
 
 
+def library(name: str):
+  """Returns the package of an engine; ImportError says how to install it."""
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise ImportError(f"grammars on the host need the package {name}: pip "
+                      f"install 'decoding_jax[{name}]' or pip install {name}."
+                      ) from e
+
+
+def grammar(name: str, make: Callable[..., Engine], source,
+            pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns the grammar of the engine `make(name, source, pieces, ends)`."""
+  token_automaton.check_pieces(pieces)
+  ends = token_automaton.end_tokens(eos_id, len(pieces))
+  return register(name, make(name, source, pieces, ends), pieces, ends)
+
+
 def register(name: str, engine: Engine, pieces: Sequence[bytes],
              eos_id) -> HostGrammar:
   """Returns the parameters of `host_grammar()` for an engine.
 
-  Args:
-    name: what the error begins with.
-    engine: over V tokens.
-    pieces: the bytes of V tokens.
-    eos_id: the token that ends a text, or several such tokens.
-
-  Raises:
-    ValueError: if no token may come first.
+  Errors begin with `name`. Raises ValueError if no token may come first.
   """
   ends = token_automaton.end_tokens(eos_id, len(pieces))
   marks = np.zeros(len(pieces), bool)
@@ -185,9 +186,8 @@ def host_times(params: HostGrammar) -> HostTimes:
 def host_grammar() -> LogitsProcessor:
   """Returns the processor that allows what a grammar on the host allows.
 
-  Returns:
-    The processor; its parameters are a `HostGrammar`, which reads the generated
-    tokens. Another one of as many tokens compiles nothing.
+  Its parameters are a `HostGrammar`, which reads the generated tokens. Another
+  one of as many tokens compiles nothing.
   """
   return _PROCESSOR
 

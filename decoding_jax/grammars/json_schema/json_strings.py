@@ -58,11 +58,7 @@ def of_format(name: str) -> Dfa:
 
 @functools.lru_cache(maxsize=256)
 def of_length(least: int, most: int | None) -> Dfa:
-  """Returns the automaton of the texts of so many characters.
-
-  Raises:
-    finite_automata.TooLarge: beyond `finite_automata.MAX_STATES`.
-  """
+  """Returns the automaton of texts of `least` to `most` characters."""
   size = least if most is None else most
   if size > finite_automata.MAX_STATES:
     raise finite_automata.TooLarge(
@@ -118,16 +114,10 @@ def of_constraints(x) -> Dfa | None:
 
 
 def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:
-  """Adds a string of JSON, quotation marks included.
+  """Adds a string of JSON, with quotation marks; returns the state after it.
 
-  Args:
-    nfa: over bytes.
-    start: the state in which it begins.
-    texts: over characters; None for all texts, in any spelling. Others are
-      spelled with the escapes that they need.
-
-  Returns:
-    The state after it.
+  `texts` is over characters, spelled with the escapes that they need; None for
+  all texts, in any spelling.
   """
   state = finite_automata.add_text(nfa, start, b'"')
   if texts is None:

@@ -30,11 +30,7 @@ MAX_COMPARISONS = 40_000
 
 
 def of_parts(source: Source, parts: Parts) -> list:
-  """Returns the branches of parts of which all hold.
-
-  Raises:
-    schema_source.Unsupported: naming the keyword and its place.
-  """
+  """Returns the branches of parts of which all hold."""
   if not parts:
     return any_branches()
   key = tuple((id(x.node), x.at, x.refs) for x in parts)
@@ -111,10 +107,7 @@ def _exactly_one(source, options) -> list:
 def is_empty(source: Source, x, levels: int = 4) -> bool:
   """Returns whether a branch surely has no value.
 
-  Args:
-    source: the schema.
-    x: a branch.
-    levels: of required values within values that are looked at.
+  Required values within values are looked at for some `levels`.
   """
   if isinstance(x, Number):
     return finite_automata.is_empty(json_numbers.of_constraints(x))

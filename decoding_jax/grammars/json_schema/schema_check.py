@@ -19,15 +19,10 @@ class Malformed(ValueError):
 
 
 def parse(name: str, schema):
-  """Returns a schema as Python has JSON, checked.
+  """Returns a schema, a dict or a text, as Python has JSON, checked.
 
-  Args:
-    name: what errors begin with.
-    schema: a dict, which may hold more than JSON has, or a text of JSON.
-
-  Raises:
-    Malformed: naming a keyword, its value, and what is allowed.
-    ValueError: for what is no JSON, or is nested too deep.
+  Raises Malformed, naming keyword, value and what is allowed; ValueError for
+  what is no JSON, or is nested too deep.
   """
   try:
     if not isinstance(schema, str):
@@ -47,11 +42,7 @@ def parse(name: str, schema):
 def check(schema):
   """Checks the values of all keywords, also after references.
 
-  Args:
-    schema: as parsed from JSON.
-
-  Raises:
-    Malformed: naming a keyword, its place, its value, and what is allowed.
+  Raises Malformed, naming keyword, place, value and what is allowed.
   """
   source, waiting, known = Source(schema), [Part(schema)], set()
   while waiting:

@@ -17,15 +17,7 @@ _MAX_NUMBER = 1e300
 
 
 def of_type(part: Part, kind: str):
-  """Returns the branch of the values of one type, or of integers.
-
-  Args:
-    part: of the schema.
-    kind: of `schema_source.types_of`.
-
-  Raises:
-    schema_source.Unsupported: naming the keyword and its place.
-  """
+  """Returns the branch of the values of one type, or of integers."""
   return _MAKERS[kind](part)
 
 

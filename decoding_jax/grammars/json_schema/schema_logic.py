@@ -27,11 +27,7 @@ _OPPOSITE = {
 
 
 def rewritten(source: Source, part: Part) -> list[Part]:
-  """Returns parts that hold besides the simple keywords of a part.
-
-  Raises:
-    schema_source.Unsupported: naming what cannot be written so.
-  """
+  """Returns parts that hold besides the simple keywords of a part."""
   node, found = part.node, []
   if "not" in node:
     found.append(_negated_or_fail(source, part, "not"))

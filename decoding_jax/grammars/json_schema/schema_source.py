@@ -48,15 +48,10 @@ def fail(at: str, problem: str, kind=Unsupported):
 
 @dataclasses.dataclass
 class Source:
-  """A schema, and what has been spent on it.
-
-  Attributes:
-    schema: as parsed from JSON.
-    parts: of `MAX_PARTS`.
-    known: branches of parts that were met before.
-  """
-  schema: Any
-  parts: int = 0
+  """A schema, and what has been spent on it."""
+  schema: Any  # as parsed from JSON
+  parts: int = 0  # of `MAX_PARTS`
+  # Branches of parts that were met before.
   known: dict = dataclasses.field(default_factory=dict)
 
 
@@ -87,14 +82,7 @@ def spend(source: Source, at: str, parts: int = 1):
 
 
 def check_depth(schema):
-  """Checks how deep a schema is nested, without recursion.
-
-  Args:
-    schema: of dicts and lists.
-
-  Raises:
-    ValueError: naming the limit.
-  """
+  """Raises ValueError for a schema nested too deep, without recursion."""
   level, depth = [schema], 0
   while level:
     if depth > MAX_DEPTH:
@@ -118,9 +106,8 @@ def check_keywords(part: Part):
 def follow(source: Source, part: Part) -> Part:
   """Returns what the `$ref` of a part refers to.
 
-  Raises:
-    Unsupported: for one that is not within the schema.
-    Endless: if it has been followed too often.
+  Raises Unsupported if it is not within the schema, Endless if it has been
+  followed too often.
   """
   ref = part.node["$ref"]
   at = f"{part.at}/$ref"

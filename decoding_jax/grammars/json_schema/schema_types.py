@@ -36,58 +36,36 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class String:
-  """Texts of some length that have all patterns and formats, and not others.
-
-  Attributes:
-    least, most: characters; `most` is None for any number.
-    patterns: that are found in the text.
-    formats: of `json_strings.FORMATS`.
-    not_patterns: that are not found in it.
-    not_values: texts that are left out.
-  """
-  least: int = 0
+  """Texts of some length that have all patterns and formats, and not others."""
+  least: int = 0  # characters; `most` is None for any number
   most: int | None = None
-  patterns: tuple = ()
-  formats: tuple = ()
-  not_patterns: tuple = ()
-  not_values: tuple = ()
+  patterns: tuple = ()  # that are found in the text
+  formats: tuple = ()  # of `json_strings.FORMATS`
+  not_patterns: tuple = ()  # that are not found in it
+  not_values: tuple = ()  # texts that are left out
 
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-  """Lists.
-
-  Attributes:
-    first: the parts of each of the first items.
-    rest: the parts of all others.
-    least, most: items; `most` is None for any number.
-    unique: whether no item is repeated.
-  """
-  first: tuple = ()
-  rest: Parts = ()
-  least: int = 0
+  """Lists."""
+  first: tuple = ()  # the parts of each of the first items
+  rest: Parts = ()  # the parts of all others
+  least: int = 0  # items; `most` is None for any number
   most: int | None = None
-  unique: bool = False
+  unique: bool = False  # whether no item is repeated
 
 
 @dataclasses.dataclass(frozen=True)
 class Object:
-  """Objects.
-
-  Attributes:
-    properties: name -> parts, in order.
-    patterns: (pattern of names, parts), of which all that match hold.
-    others: parts of names that are in neither.
-    required: names.
-    names: parts that hold for each name, as a string.
-    least, most: properties.
-  """
+  """Objects."""
+  # Name -> parts, in order.
   properties: dict = dataclasses.field(default_factory=dict)
+  # (pattern of names, parts), of which all that match hold.
   patterns: tuple = ()
-  others: Parts = ()
-  required: tuple = ()
-  names: Parts = ()
-  least: int = 0
+  others: Parts = ()  # parts of names that are in neither
+  required: tuple = ()  # names
+  names: Parts = ()  # parts that hold for each name, as a string
+  least: int = 0  # properties
   most: int | None = None
 
 

@@ -20,20 +20,13 @@ _MAX_INTEGERS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-  """What items may follow which.
-
-  Attributes:
-    values: all of them.
-    allowed: for each place that differs from the next, the indices of values.
-    most: items.
-    cap: places are counted up to here.
-    ordered: whether items come in the order of `values`.
-  """
-  values: tuple[Value, ...]
+  """What items may follow which."""
+  values: tuple[Value, ...]  # all of them
+  # For each place that differs from the next, the indices of values.
   allowed: tuple[frozenset, ...]
-  most: int
-  cap: int
-  ordered: bool
+  most: int  # items
+  cap: int  # places are counted up to here
+  ordered: bool  # whether items come in the order of `values`
 
   def at(self, place) -> frozenset:
     """Returns the indices of the values that may be at a place."""
@@ -44,14 +37,8 @@ def items(source: Source, array: Array, most: int | None,
           max_sets: int) -> Items:
   """Returns the items of a list in which none is repeated.
 
-  Args:
-    source: the schema.
-    array: of the list.
-    most: items; None for any number.
-    max_sets: sets of values that may be distinguished.
-
-  Raises:
-    schema_source.Unsupported: if their values cannot be listed.
+  At most `max_sets` sets of values may be distinguished. Raises Unsupported if
+  their values cannot be listed.
   """
   listed = [_values_of(source, schema_branches.item(array, i))
             for i in range(len(array.first) + 1)]

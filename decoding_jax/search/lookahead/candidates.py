@@ -16,55 +16,26 @@ from decoding_jax.validation import values as values_lib
 
 
 class SearchOptions(NamedTuple):
-  """Sizes and weights of a CDLH step.
-
-  Attributes:
-    num_candidates: K, the most probable tokens.
-    steps: n, tokens rolled out after each.
-    weight: of the candidate's log-probability in its score.
-    reward_weight: of the reward of the text with candidate and roll-out.
-    rollout_model: the model that rolls out.
-  """
-  num_candidates: int
-  steps: int
-  weight: float
-  reward_weight: float
-  rollout_model: greedy_rollout.RolloutModel
+  """Sizes and weights of a CDLH step."""
+  num_candidates: int  # K, the most probable tokens
+  steps: int  # n, tokens rolled out after each
+  weight: float  # of the candidate's log-probability in its score
+  reward_weight: float  # of the reward of the text with candidate and roll-out
+  rollout_model: greedy_rollout.RolloutModel  # the model that rolls out
 
 
 @flax.struct.dataclass
 class Choice:
-  """The best candidate of each row.
-
-  Attributes:
-    token: `[B]` int32.
-    index: `[B]` int32, which of the paths it is.
-    reward: `[B]` float32, of the text with that path.
-    paths: the roll-outs.
-  """
-  token: Array
-  index: Array
-  reward: Array
-  paths: greedy_rollout.Rollout
+  """The best candidate of each row."""
+  token: Array  # `[B]` int32
+  index: Array  # `[B]` int32, which of the paths it is
+  reward: Array  # `[B]` float32, of the text with that path
+  paths: greedy_rollout.Rollout  # the roll-outs
 
 
 def make_options(num_candidates, lookahead, weight, reward_weight,
                  rollout) -> SearchOptions:
-  """Checks sizes and weights of a CDLH step.
-
-  Args:
-    num_candidates: K.
-    lookahead: n.
-    weight: 0 or 1.
-    reward_weight: a number.
-    rollout: "target" or "draft".
-
-  Returns:
-    The options, checked.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
-  """
+  """Checks sizes and weights of a CDLH step; raises ValueError."""
   values_lib.check_positive("num_candidates", num_candidates)
   values_lib.check_positive("lookahead", lookahead)
   values_lib.check_one_of("weight", weight, {0: 0, 1: 1})
@@ -86,19 +57,10 @@ def choose(context: Context, options: SearchOptions, caches, logits,
            reward_states, room) -> Choice:
   """Chooses a token of each row by a lookahead from each of its candidates.
 
-  Args:
-    context: holds the reward.
-    options: the sizes and weights.
-    caches: target cache and draft cache; that of the model that rolls out holds
-      the whole text.
-    logits: `[B, V]`, the target's after the text.
-    reward_states: after the text.
-    room: `[B]` int32, tokens that may still follow; 0 where no choice is
-      needed.
-
-  Returns:
-    The candidates with the best scores; of equal ones the more probable, then
-    the smaller id.
+  Of equal scores the more probable wins, then the smaller id. `caches` are the
+  target's and the draft's; that of the model that rolls out holds the whole
+  text. `logits [B, V]` follow it, and `room [B]` is the number of tokens that
+  may still follow, 0 where no choice is needed.
   """
   logits = greedy_rollout.allowed(context, logits)
   # In this order the first of equal scores is the one to take.
@@ -121,16 +83,8 @@ def commit_choice(context: Context, options: SearchOptions, state: DecodeState,
                   choice: Choice, count):
   """Commits a choice to the caches, which hold the whole text.
 
-  Args:
-    context: holds the models.
-    options: of the choice.
-    state: both caches hold the text.
-    choice: of `choose`.
-    count: `[B]` int32, 1 where the token is committed, else 0.
-
-  Returns:
-    The state with its caches, the target's logits `[B, V]` after the token,
-    and the forwards of the target that it took, `[B]`.
+  `count [B]` is 1 where the token is committed, else 0. Returns the state, the
+  target's logits `[B, V]` after it, and its forwards `[B]`.
   """
   paths, index = choice.paths, choice.index[:, None]
   if options.rollout_model.needs_draft:

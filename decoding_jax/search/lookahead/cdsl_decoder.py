@@ -18,16 +18,11 @@ _NUM_STATES = 4
 
 def decoder(options: candidates.SearchOptions,
             rules: cdsl_rules.Rules) -> Decoder:
-  """Makes the decoder of CDSL.
+  """Makes the decoder of CDSL, for temperature 0.
 
-  Args:
-    options: of its CDLH steps; their `steps` are n, the drafted tokens.
-    rules: what becomes of a drafted lookahead.
-
-  Returns:
-    The decoder, for temperature 0. Its `carry` are the states of the reward
-    and its values `[B]`; `stats.extra` has `states [B, 4]` and
-    `reward_calls [B]`.
+  The `steps` of `options` are n, the drafted tokens. Its `carry` are the states
+  of the reward and its values `[B]`; `stats.extra` has `states [B, 4]` and
+  `reward_calls [B]`.
   """
   # The draft has not seen what only the target has said.
   lags = rules.low_acceptance == "continue" or rules.commits_rollout
@@ -43,12 +38,11 @@ def decoder(options: candidates.SearchOptions,
 
 
 def _init(options, context: Context, state: DecodeState) -> DecodeState:
-  reward_states, none = text_reward.init(context), jnp.zeros_like(state.length)
-  counts = lambda size: jnp.zeros((len(none), size), jnp.int32)
+  reward_states = text_reward.init(context)
   return state.replace(
       carry=(reward_states, text_reward.value(context, reward_states)),
-      stats=Stats(none, none, none, none, counts(options.steps + 1),
-                  {"states": counts(_NUM_STATES), "reward_calls": none}))
+      stats=Stats.zeros(len(state.length), options.steps,
+                        states=(_NUM_STATES,), reward_calls=()))
 
 
 def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
@@ -104,17 +98,10 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
 
 
 def _merge(lookahead: Lookahead, kept, continuation, result):
-  """Selects what each row commits.
+  """Selects what each row commits: tokens `[B, n + 1]`, log-probs, counts.
 
-  Args:
-    lookahead: committed by rows in S1.
-    kept: `[B]` int32, how much of it.
-    continuation: committed by rows in which it passed.
-    result: committed by rows in S2 and S4.
-
-  Returns:
-    tokens `[B, n + 1]`, the target's own log-probabilities of them, their
-    count `[B]`, and `[B]` int32, drafted tokens that are among them.
+  Rows in S1 commit `kept [B]` tokens of the lookahead, rows in S2 and S4
+  `result`. Returns last `[B]`, drafted tokens among them.
   """
   order = jnp.arange(continuation.tokens.shape[1])[None]
   column = lambda x: x[:, None]
@@ -139,20 +126,8 @@ def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
            compared, tested, emitted, running, ended_in) -> Stats:
   """Adds the costs of an iteration to the counts of running rows.
 
-  Args:
-    stats: so far.
-    options: of the CDLH step.
-    lookahead: what was drafted.
-    continuation: the target's.
-    result: of the search.
-    compared: `[B]` int32, rewards that were computed to find the gain.
-    tested: `[B]` bool, whether the reward of the draft was tested.
-    emitted: `[B]` int32, committed tokens.
-    running: `[B]` bool.
-    ended_in: `[B]` int32, 0 to 3 for S1 to S4.
-
-  Returns:
-    The counts.
+  `compared [B]` is the number of rewards computed to find the gain, `ended_in
+  [B]` is 0 to 3 for S1 to S4.
   """
   running = running.astype(jnp.int32)
   by_draft = int(options.rollout_model.needs_draft)
@@ -162,13 +137,12 @@ def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
   tested = (tested & (lookahead.reward_calls == 0)).astype(jnp.int32)
   reward_calls = (tested + lookahead.reward_calls + continuation.reward_calls +
                   (ended_in % 2) * options.num_candidates + compared)
-  return Stats(
-      stats.target_calls + running * (
+  return stats.add(
+      target_calls=running * (
           1 + continuation.calls + (1 - by_draft) * result.calls),
-      stats.draft_calls + running * (
-          lookahead.calls + by_draft * result.calls),
-      stats.emitted + emitted, stats.nodes + running * lookahead.nodes,
-      stats.accepted_by_depth + one_hot(
-          stats.accepted_by_depth.shape[1], lookahead.num_verified),
-      {"states": stats.extra["states"] + one_hot(_NUM_STATES, ended_in),
-       "reward_calls": stats.extra["reward_calls"] + running * reward_calls})
+      draft_calls=running * (lookahead.calls + by_draft * result.calls),
+      emitted=emitted, nodes=running * lookahead.nodes,
+      accepted_by_depth=one_hot(stats.accepted_by_depth.shape[1],
+                                lookahead.num_verified),
+      states=one_hot(_NUM_STATES, ended_in),
+      reward_calls=running * reward_calls)

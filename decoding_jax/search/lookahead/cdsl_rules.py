@@ -10,32 +10,27 @@ from decoding_jax.validation import values
 
 
 class Rules(NamedTuple):
-  """What CDSL does with a drafted lookahead.
-
-  Attributes:
-    draft: `(max_draft_lag, context, state, reward_states) -> Lookahead`; see
-      `draft_lookahead`.
-    acceptance_threshold: share of the drafted tokens that must be verified for
-      acceptance to be high, 0 to 1.
-    passes: `(maximum, before [B], after [B]) -> [B]` bool, the test of the
-      reward after a lookahead.
-    num_to_commit: `(num_verified [B], size [B]) -> [B]`, drafted tokens that
-      are committed where acceptance is high and the reward passes.
-    low_acceptance: what may be committed without a search where acceptance is
-      low (S3); a key of `LOW_ACCEPTANCE`.
-    only_if_gain: whether a commit ends where the reward has risen.
-    commits_rollout: whether a search commits the roll-out after its token too,
-      where the reward of both passes.
-    max_samples_per_node: draft tokens of one distribution, at most.
-  """
+  """What CDSL does with a drafted lookahead."""
+  # `(max_draft_lag, context, state, reward_states) -> Lookahead`; see
+  # `draft_lookahead`.
   draft: Callable[..., Any]
+  # Share of the drafted tokens that must be verified for acceptance to be high,
+  # 0 to 1.
   acceptance_threshold: float
+  # `(maximum, before [B], after [B]) -> [B]` bool, the test of the reward after
+  # a lookahead.
   passes: Callable[..., Array]
+  # `(num_verified [B], size [B]) -> [B]`, drafted tokens that are committed
+  # where acceptance is high and the reward passes.
   num_to_commit: Callable[..., Array]
+  # What may be committed without a search where acceptance is low (S3); a key
+  # of `LOW_ACCEPTANCE`.
   low_acceptance: str = "continue"
-  only_if_gain: bool = False
+  only_if_gain: bool = False  # whether a commit ends where the reward has risen
+  # Whether a search commits the roll-out after its token too, where the reward
+  # of both passes.
   commits_rollout: bool = False
-  max_samples_per_node: int = 1
+  max_samples_per_node: int = 1  # draft tokens of one distribution, at most
 
 
 # S3: whether it is the target's continuation, and for verified tokens alone
@@ -45,21 +40,10 @@ LOW_ACCEPTANCE = {"continue": (True, None), "search": (False, None),
 
 
 def make(draft, acceptance_threshold, reward_threshold, **others) -> Rules:
-  """Checks the thresholds, and makes rules of them.
+  """Checks the thresholds, and makes rules of them; raises ValueError.
 
-  Args:
-    draft: see `Rules`.
-    acceptance_threshold: 0 to 1.
-    reward_threshold: a reward passes from here on; None: a reward passes that
-      is higher than before, or at its maximum.
-    **others: the other fields of `Rules`; without `num_to_commit` all verified
-      tokens are committed.
-
-  Returns:
-    The rules.
-
-  Raises:
-    ValueError: naming the threshold, its value and what is allowed.
+  A reward passes from `reward_threshold` on; None: if it is higher than before,
+  or at its maximum. Without `num_to_commit` all verified tokens are committed.
   """
   values.check_number("acceptance_threshold", acceptance_threshold, 0, 1)
   if reward_threshold is not None:
@@ -77,15 +61,9 @@ def describe(acceptance_threshold, reward_threshold) -> str:
 
 
 def required_tokens(acceptance_threshold, steps) -> tuple[int, ...]:
-  """Returns how many tokens must be verified for acceptance to be high.
+  """Returns how many of 0, 1, ..., n tokens must be verified, a table.
 
-  Args:
-    acceptance_threshold: 0 to 1.
-    steps: n, the most tokens of a lookahead.
-
-  Returns:
-    The number for lookaheads of 0, 1, ..., n tokens. It is a table so that the
-    quotient is compared in Python's precision, not in float32.
+  The quotient is so compared in Python's precision, not in float32.
   """
   return tuple(sum(verified / max(size, 1) < acceptance_threshold
                    for verified in range(size + 1))

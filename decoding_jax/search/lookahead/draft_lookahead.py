@@ -9,9 +9,8 @@ from decoding_jax.kernels import buffers, vocabulary
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, scoring
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Array, Cache, Context, DecodeState, DraftTree,
                                 Expander)
@@ -19,50 +18,31 @@ from decoding_jax.types import (Array, Cache, Context, DecodeState, DraftTree,
 
 @flax.struct.dataclass
 class Lookahead:
-  """Draft tokens after the text of each row, scored by the target.
-
-  Attributes:
-    tokens: `[B, n]` int32.
-    size: `[B]` int32, how many of them there are: a lookahead ends where the
-      text does.
-    num_verified: `[B]` int32, how many of them the target accepts.
-    logits: `[B, n + 1, V]` float32, the target's after the text and after
-      each of the tokens.
-    following: `[B, n + 1]` int32, its most probable tokens.
-    target_cache: holds the text; after its length, the tokens.
-    draft_cache: the same; it may lack the last token.
-    calls: `[B]` int32, forwards of the draft.
-    nodes: `[B]` int32, drafted tokens that the target has scored.
-    reward_calls: `[B]` int32, rewards that were compared.
-  """
-  tokens: Array
+  """Draft tokens after the text of each row, scored by the target."""
+  tokens: Array  # `[B, n]` int32
+  # `[B]` int32, how many of them there are: a lookahead ends where the text
+  # does.
   size: Array
-  num_verified: Array
+  num_verified: Array  # `[B]` int32, how many of them the target accepts
+  # `[B, n + 1, V]` float32, the target's after the text and after each of the
+  # tokens.
   logits: Array
-  following: Array
-  target_cache: Cache
-  draft_cache: Cache
-  calls: Array
-  nodes: Array
-  reward_calls: Array
+  following: Array  # `[B, n + 1]` int32, its most probable tokens
+  target_cache: Cache  # holds the text; after its length, the tokens
+  draft_cache: Cache  # the same; it may lack the last token
+  calls: Array  # `[B]` int32, forwards of the draft
+  nodes: Array  # `[B]` int32, drafted tokens that the target has scored
+  reward_calls: Array  # `[B]` int32, rewards that were compared
 
 
 def chain(max_draft_lag: int, context: Context, state: DecodeState,
           reward_states, *, steps: int, slack: float = 0.0) -> Lookahead:
-  """Drafts tokens greedily and runs the target on them, in one forward.
+  """Drafts n = `steps` tokens greedily, and runs the target on them once.
 
-  Args:
-    max_draft_lag: tokens that the draft cache may lack, the newest included;
-      static.
-    context: holds the models.
-    state: the target cache lacks the newest token.
-    reward_states: after the text; not used.
-    steps: n, static.
-    slack: the target accepts its most probable token, and tokens less than so
-      many nats below it; static.
-
-  Returns:
-    The lookahead.
+  The target cache lacks the newest token; the draft cache may lack
+  `max_draft_lag`, the newest included. The target accepts its most probable
+  token, and tokens less than `slack` nats below it. `reward_states` are not
+  used: `chain` and `tree` are called alike.
   """
   del reward_states
   lacks = state.length - state.draft_cache.length
@@ -95,21 +75,10 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
          reward_states, *, expander: Expander, slack: float = 0.0) -> Lookahead:
   """Drafts a tree, runs the target on it, and takes its best verified path.
 
-  A path is verified where the target accepts all of its tokens, and no child of
-  its last one. The best is that of the greatest reward, of equal ones the
-  longest, then the one that the target finds most probable. Without slack
-  there is one, the target's own.
-
-  Args:
-    max_draft_lag: this and the next three arguments as in `chain`.
-    context: holds models and reward.
-    state: the target cache lacks the newest token.
-    reward_states: after the text.
-    expander: of the tree; static.
-    slack: see `chain`.
-
-  Returns:
-    The lookahead along that path.
+  A path is verified where the target accepts all of its tokens, as in `chain`,
+  and no child of its last one. The best is that of the greatest reward, of
+  equal ones the longest, then the one that the target finds most probable.
+  Without slack there is one, the target's own.
   """
   layout = expander.layout
   steps = tree_lib.depth(layout)
@@ -123,8 +92,7 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
       state.keys, expander, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
       context.draft_warper)
-  logits, block = tree_decoder.score(context, state.target_cache, grown,
-                                     state.length)
+  logits, block = scoring.all_nodes(context, state, grown)
   room = jnp.where(state.done, 0, state.limit - state.length)
   node, tokens, ancestors, compared = _best_path(
       context, slack, layout, grown, logits, room, reward_states)
@@ -149,18 +117,9 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
                reward_states):
   """Picks the best verified path of each row.
 
-  Args:
-    context: holds the reward.
-    slack: see `chain`.
-    layout: of the tree.
-    grown: the tree.
-    logits: `[B, M, V]`, the target's at each node.
-    room: `[B]` int32, tokens that may still follow.
-    reward_states: after the text.
-
-  Returns:
-    The last node `[B]` of the path, its tokens `[B, n]` and nodes `[B, n]`,
-    and how many paths `[B]` were verified.
+  Of `logits [B, M, V]` at each node and `room [B]`, tokens that may follow.
+  Returns the last node `[B]` of the path, its tokens and nodes `[B, n]`, and
+  how many paths `[B]` were verified.
   """
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
@@ -182,11 +141,9 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
 
 
 def _verified(context: Context, slack, grown: DraftTree, logits, within):
-  """Finds the paths that the target accepts and could not accept further.
+  """Returns last nodes `[B, M]` bool of paths accepted no further.
 
-  Returns:
-    `[B, M]` bool, last nodes of such paths, and `[B, M]`, log-probabilities of
-    the paths to all nodes.
+  And log-probabilities `[B, M]` of the paths to all nodes.
   """
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   nodes = jnp.arange(parents.shape[1])

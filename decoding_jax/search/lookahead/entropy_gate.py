@@ -13,18 +13,12 @@ from decoding_jax.types import Context, DecodeState, Decoder, Stats
 
 
 def decoder(num_candidates: int, steps: int, threshold: float) -> Decoder:
-  """Makes the decoder of AdaDec.
+  """Makes the decoder of AdaDec, for temperature 0.
 
-  Args:
-    num_candidates: k, the most probable tokens.
-    steps: L, tokens rolled out after each.
-    threshold: in nats; where the entropy is less, the most probable token is
-      taken.
-
-  Returns:
-    The decoder, for temperature 0. Its `carry` are the target's logits `[B, V]`
-    after the text; `stats.extra` has `lookaheads [B]`, the tokens that were
-    looked ahead for.
+  Of k = `num_candidates`, L = `steps` tokens rolled out after each, and a
+  `threshold` in nats, below which the most probable token is taken. Its `carry`
+  are the target's logits `[B, V]` after the text; `stats.extra` has `lookaheads
+  [B]`, the tokens that were looked ahead for.
   """
   return Decoder(_init, functools.partial(_step, num_candidates, steps,
                                           threshold),
@@ -83,17 +77,15 @@ def _init(context: Context, state: DecodeState) -> DecodeState:
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache,
       token_buffer.newest(state, 1), 1)
-  none = jnp.zeros_like(state.length)
   return state.replace(
       target_cache=cache, carry=logits[:, 0],
-      stats=Stats(none + 1, none, none, none, none[:, None],
-                  {"lookaheads": none}))
+      stats=Stats.zeros(len(logits), lookaheads=()).add(target_calls=1))
 
 
 def _step(num_candidates, steps, threshold, context: Context,
           state: DecodeState) -> DecodeState:
   """Chooses a token, with a lookahead in rows that are uncertain."""
-  running, stats = (~state.done).astype(jnp.int32), state.stats
+  running = (~state.done).astype(jnp.int32)
   logits = greedy_rollout.allowed(context, state.carry)
   uncertain = running * (entropy(logits) >= threshold).astype(jnp.int32)
   best, candidates = sampling.top_k(logits, num_candidates)
@@ -115,8 +107,6 @@ def _step(num_candidates, steps, threshold, context: Context,
       context.target, context.target_params, state.target_cache, token, count)
   return state.replace(
       target_cache=cache, carry=logits[:, 0],
-      stats=stats.replace(
-          target_calls=stats.target_calls + running + paths.calls,
-          emitted=stats.emitted + count,
-          accepted_by_depth=stats.accepted_by_depth + running[:, None],
-          extra={"lookaheads": stats.extra["lookaheads"] + uncertain}))
+      stats=state.stats.add(
+          target_calls=running + paths.calls, emitted=count,
+          accepted_by_depth=running[:, None], lookaheads=uncertain))

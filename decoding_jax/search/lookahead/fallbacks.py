@@ -19,62 +19,37 @@ from decoding_jax.types import Array, Cache, Context, DecodeState
 
 @flax.struct.dataclass
 class TargetContinuation:
-  """Verified tokens of a lookahead, continued by the target.
-
-  Attributes:
-    tokens: `[B, n + 1]` int32, the verified ones first.
-    log_probs: `[B, n + 1]` float32, the target's own, from the second token
-      after the verified ones on.
-    count: `[B]` int32, how many tokens there are.
-    passed: `[B]` bool, whether their reward passes.
-    cache: the target's; where they passed, it holds them after its length.
-    calls: `[B]` int32, forwards of the target.
-    reward_calls: `[B]` int32.
-  """
-  tokens: Array
+  """Verified tokens of a lookahead, continued by the target."""
+  tokens: Array  # `[B, n + 1]` int32, the verified ones first
+  # `[B, n + 1]` float32, the target's own, from the second token after the
+  # verified ones on.
   log_probs: Array
-  count: Array
-  passed: Array
+  count: Array  # `[B]` int32, how many tokens there are
+  passed: Array  # `[B]` bool, whether their reward passes
+  # The target's; where they passed, it holds them after its length.
   cache: Cache
-  calls: Array
-  reward_calls: Array
+  calls: Array  # `[B]` int32, forwards of the target
+  reward_calls: Array  # `[B]` int32
 
 
 @flax.struct.dataclass
 class SearchResult:
-  """The result of a CDLH step in rows that need one.
-
-  Attributes:
-    rows: `[B]` bool, the rows that searched.
-    tokens: `[B, n + 1]` int32, the chosen token and its roll-out.
-    log_probs: `[B, n + 1]` float32, the target's own where it rolls out.
-    count: `[B]` int32, how many of them are committed.
-    calls: `[B]` int32, forwards of the model that rolls out.
-    cache: the target's; it holds what is committed after its length.
-  """
-  rows: Array
-  tokens: Array
-  log_probs: Array
-  count: Array
-  calls: Array
-  cache: Cache
+  """The result of a CDLH step in rows that need one."""
+  rows: Array  # `[B]` bool, the rows that searched
+  tokens: Array  # `[B, n + 1]` int32, the chosen token and its roll-out
+  log_probs: Array  # `[B, n + 1]` float32, the target's own where it rolls out
+  count: Array  # `[B]` int32, how many of them are committed
+  calls: Array  # `[B]` int32, forwards of the model that rolls out
+  cache: Cache  # the target's; it holds what is committed after its length
 
 
 def continue_draft(passes, context: Context, state: DecodeState,
                    lookahead: Lookahead, rows,
                    reward_states) -> TargetContinuation:
-  """Rolls out the target from the first rejected token, and tests the reward.
+  """Rolls out the target from the first rejected token, tests the reward.
 
-  Args:
-    passes: `reward [B] -> [B]` bool.
-    context: holds target and reward.
-    state: the committed text.
-    lookahead: what was drafted after it.
-    rows: `[B]` bool, rows of low acceptance.
-    reward_states: after the text.
-
-  Returns:
-    The continuation; `passed` is False in all other rows.
+  Only in `rows [B]`, those of low acceptance; elsewhere `passed` is False.
+  `passes` maps rewards `[B]` to bool `[B]`.
   """
   verified, steps = lookahead.num_verified[:, None], lookahead.tokens.shape[1]
   order = jnp.arange(steps + 1)[None]
@@ -122,22 +97,11 @@ def search(rows, passes, commits_rollout: bool, context: Context,
            options: candidates.SearchOptions, state: DecodeState,
            lookahead: Lookahead, continuation: TargetContinuation,
            reward_states) -> SearchResult:
-  """Chooses one token by a CDLH step in some rows.
+  """Chooses one token by a CDLH step in `rows [B]`; elsewhere count is 0.
 
-  Args:
-    rows: `[B]` bool, the rows that need it.
-    passes: `reward [B] -> [B]` bool.
-    commits_rollout: whether the roll-out is committed too, where its reward
-      passes; static.
-    context: holds models and reward.
-    options: of the CDLH step.
-    state: the committed text.
-    lookahead: its first logits follow the text.
-    continuation: its cache holds the text.
-    reward_states: after the text.
-
-  Returns:
-    The result; its count is 0 in other rows.
+  The first logits of `lookahead` follow the text, and the cache of
+  `continuation` holds it. With `commits_rollout` the roll-out is committed too,
+  where its reward `passes`.
   """
   # The cache of `lookahead` would have to be kept as a second copy.
   cache = continuation.cache.replace(length=state.length)

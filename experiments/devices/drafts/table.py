@@ -4,7 +4,7 @@ from experiments.app import launch
 from experiments.devices import draft_kind
 from experiments.devices import start_tables
 
-HELP = ("a file .npz of experiments.start_table, for drafters without a model")
+HELP = ("a file .npz of experiments.convert, for drafters without a model")
 
 
 class Table(draft_kind.Draft):

@@ -153,8 +153,8 @@ def test_a_step_on_a_gpu():
 def test_a_generation_is_compiled():
   output, errors = start(
       "-m", "experiments.estimate", "--devices=h100:1", "--prompt_length=32",
-      "--max_new_tokens=16", "--target=commongen-target", "--width=2",
-      "--depth=2").communicate()
+      "--max_new_tokens=16", "--target=commongen-target",
+      "--method=rsd_s(2, 2)").communicate()
   assert "fits into the 80,896 MiB of a device" in output, errors[-3000:]
   moved, weights = (
       float(re.search(rf"^{name}.* ([\d.]+) +[\d.]+$", output, re.M)[1])

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments import prefix_sharing
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import shared_prefix
 from support import helpers
-from support import tiny_models as tiny
 
 
 @pytest.mark.parametrize("common, expected", [
@@ -66,15 +64,3 @@ def test_texts_are_the_same(folders, monkeypatch):
       sampling=dj.Sampling(1.0))
   helpers.check_same(run(pair._replace(share=9)), run(pair))
   assert shared[0].tolist() == [3, 1] and shared[1] is None
-
-
-def test_bytes_of_a_table():
-  sizes = prefix_sharing.Sizes(prefix=30, own=5, new=5)
-  slots = [sizes.slots(shared) for shared in sizes.both()]
-  # Two layers of two heads of 4, keys and values, 4 bytes.
-  count = 2 * 2 * 4 * 2 * 4
-  found = [prefix_sharing.num_bytes(tiny.LLAMA, sizes, 3, shared)
-           for shared in sizes.both()]
-  assert found == [3 * slots[0] * count,
-                   (3 * (slots[1] - 30) + 30) * count]
-  assert slots[0] >= 40

@@ -7,7 +7,6 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search.lookahead import entropy_gate
-from experiments import entropy_threshold
 from library.search.lookahead import test_cdlh as cdlh
 from models.testing import exactness
 from support import lookahead_reference as reference
@@ -125,24 +124,6 @@ def test_fit_of_texts_that_are_all_right_or_wrong():
   assert fit([0.2, 1.0], [False, False]) == 0
   with pytest.raises(ValueError, match="entropies has shape \\(0,\\)"):
     fit([], [])
-
-
-def test_a_model_is_measured_on_texts():
-  """Windows are read apart, and all but their first tokens count."""
-  model = tiny.llama_models().target
-  tokens = np.random.default_rng(1).integers(0, 13, 47).astype(np.int32)
-  entropies, correct = entropy_threshold.measure(*model, tokens, 5)
-  assert entropies.shape == correct.shape == (9 * 4,)
-  for i, window in enumerate(tokens[:45].reshape(9, 5)):
-    logits = np.asarray(tiny.causal(model, window[None])[0])[0]
-    for j in range(4):
-      np.testing.assert_allclose(entropies[4 * i + j], entropy_of(logits[j]),
-                                 atol=1e-5)
-      assert correct[4 * i + j] == (np.argmax(logits[j]) == window[j + 1])
-  assert "nats: of 36 tokens" in entropy_threshold.describe(entropies, correct,
-                                                            1.0)
-  with pytest.raises(ValueError, match="3 tokens of texts"):
-    entropy_threshold.measure(*model, tokens[:3], 5)
 
 
 @pytest.mark.parametrize("arguments, words", [

@@ -1,13 +1,15 @@
-"""Tests of `experiments.scaling` on a tiny target."""
+"""Tests of `experiments.studies.scaling` on a tiny target."""
 
 import json
 
+import numpy as np
 import pytest
 
 from configs import scaling as configs
-from experiments import scaling
 from experiments.app import launch
+from experiments.app import text_tables
 from experiments.data import python_corpus
+from experiments.studies import scaling
 from experiments.training import run as training_run
 from models import checkpoints
 from support import helpers
@@ -34,8 +36,8 @@ def _config(folders, tmp_path):
 
 def _measured(config, workdir):
   method = scaling.check(config)
-  points = {place: scaling.of_point(config, *place, workdir)
-            for place in scaling.places(config)}
+  points = {(name, tokens): scaling.of_point(config, name, tokens, workdir)
+            for tokens in config.tokens for name in config.drafters}
   for point in points.values():
     training_run.check(point)
   return scaling.measure(config, method, points,
@@ -92,13 +94,12 @@ def get_config():
   return ml_collections.ConfigDict(json.loads({config.to_json()!r}))
 """)
   process = helpers.start(
-      "-m", "experiments.scaling", f"--config={file}",
+      "-m", "experiments.studies.scaling", f"--config={file}",
       f"--workdir={tmp_path / 'run'}")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
   assert output.startswith("overlap  parameters  64 tokens")
-  for name in ("summary.md", "run.json", "scaling.png", "scaling.pdf",
-               "drafters/d4x1-64/config.json"):
+  for name in ("summary.md", "run.json", "drafters/d4x1-64/config.json"):
     assert (tmp_path / "run" / name).stat().st_size
   text = (tmp_path / "run" / "summary.md").read_text()
   assert f"- Models: target={config.training.teacher}." in text
@@ -117,8 +118,57 @@ def test_each_training_has_a_schedule_of_its_own(config, tmp_path):
     ({"tokens": ()}, "--config.tokens is empty"),
     ({"warmup": 1.0}, "--config.warmup=1.0: at least 0 and less than 1"),
     ({"prompts": 0}, "--config.prompts=0: at least 1"),
-    ({"method": "medusa"}, "--config.method: 'medusa' is not one of")])
+    ({"method": "medusa"}, "--config.method: 'medusa' is no method")])
 def test_what_is_no_study_is_refused(config, update, message):
   config.update(update)
   with pytest.raises(launch.UserError, match=message):
     scaling.check(config)
+
+
+def _records():
+  """Overlap by known constants; at 1 the same, in calls of 16 prompts."""
+  calls, records = [10 + i % 3 for i in range(16)], []
+  for size in (1000, 10_000, 40_000):
+    for tokens in (2**15, 2**16, 2**17):
+      overlap = -0.3 + 0.05 * np.log10(size) + 0.1 * np.log10(tokens)
+      emitted = [round((1 + overlap) * 1000 * x) for x in calls]
+      records.append({
+          "drafter": f"d{size}", "parameters": size, "tokens": tokens,
+          "overlap": overlap, "decoded": [
+              {"temperature": 1.0, "target_calls": calls, "emitted": emitted}]})
+  return records
+
+
+def test_constants_are_recovered():
+  """Those of one variable are of the largest other one."""
+  fits = scaling.fits(scaling.measured(_records()))
+  both = fits["overlap"]["parameters and tokens"]
+  np.testing.assert_allclose([both.constant, *both.slopes], [-0.3, 0.05, 0.1],
+                             atol=1e-12)
+  assert both.r2 == pytest.approx(1)
+  tokens = fits["overlap"]["tokens, 40,000 parameters"]
+  assert tokens.slopes == pytest.approx((0.1,))
+  assert tokens.constant == pytest.approx(-0.3 + 0.05 * np.log10(40_000))
+  assert fits["overlap"]["parameters, 131,072 tokens"].slopes == (
+      pytest.approx((0.05,)))
+  # A thousand tokens for each call and unit of 1 + overlap.
+  decoded = fits["T = 1"]["parameters and tokens"]
+  np.testing.assert_allclose([decoded.constant, *decoded.slopes],
+                             [700, 50, 100], atol=0.5)
+
+
+def test_noise_and_equal_values_are_not_explained():
+  noise = np.random.default_rng(0).normal(size=200)
+  assert abs(scaling.fit([np.geomspace(1, 1e4, 200)], noise).r2) < 0.05
+  assert np.isnan(scaling.fit([[1, 10, 100]], [2, 2, 2]).r2)
+
+
+def test_tables_of_a_study_that_is_not_complete():
+  text = text_tables.render(scaling.tables(_records()[:-1]),
+                            text_tables.markdown)
+  assert "| overlap | parameters | 32,768 tokens | 65,536 tokens |" in text
+  assert "| d1000 | 1,000 | 0.302 | 0.332 | 0.362 |" in text
+  assert next(x for x in text.splitlines() if x.startswith("| d40000")
+              ).endswith("| - |")
+  assert "| overlap | parameters and tokens | -0.300 | +0.050, +0.100 |" in text
+  assert "nan" not in text and "None" not in text

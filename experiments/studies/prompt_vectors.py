@@ -1,7 +1,8 @@
 """Trains and measures models that read vectors instead of tokens.
 
-  python -m experiments.prompt_vectors --config=configs/train.py:llm_to_slm
-  python -m experiments.prompt_vectors --config=configs/train.py:lud
+  python -m experiments.studies.prompt_vectors \\
+      --config=configs/train.py:llm_to_slm
+  python -m experiments.studies.prompt_vectors --config=configs/train.py:lud
 
 `llm_to_slm` distils the small model of arXiv 2402.16844, which begins with what
 the teacher says of the prompt, and for comparison the same model without that.
@@ -62,11 +63,7 @@ def main():
 def train(config, run, params, objective):
   """Returns the parameters after `config.steps` updates.
 
-  Args:
-    config: see `configs/train.py`.
-    run: of `training_run.prepare`.
-    params: to begin with.
-    objective: `(params, batch, teacher_params) -> loss`.
+  `objective` is `(params, batch, teacher_params) -> loss`.
   """
   # A step donates the memory of its state.
   state = training_steps.of_params(config, jax.tree.map(jnp.array, params))
@@ -80,14 +77,8 @@ def train(config, run, params, objective):
 def compare_readers(config, run, held_out):
   """Trains `models.llm_to_slm`, and the same without the large model.
 
-  Args:
-    config: see `configs/train.py`.
-    run: of `training_run.prepare`.
-    held_out: a `batches.Batch`.
-
-  Returns:
-    The lines of a table: loss and overlap with the teacher after the prompt,
-    and tokens a call of the teacher for which it drafts.
+  Returns the lines of a table: loss and overlap with the teacher after the
+  prompt, and tokens a call of the teacher for which each model drafts.
   """
   large = checkpoints.architecture(config.teacher)
   objective = functools.partial(_reader_loss, run.architecture, large)
@@ -153,12 +144,8 @@ def _drafted(run, large, params, tokens, temperature):
 def tune_for_pads(config, run, held_out):
   """Tunes the teacher for pads, and decodes with several thresholds.
 
-  Args:
-    config, run, held_out: as of `compare_readers`.
-
-  Returns:
-    The lines of a table: tokens a call, mean log-probability of a token under
-    the teacher as it was, and the share of texts that are its greedy ones.
+  Returns the lines of a table: tokens a call, mean log-probability of a token
+  under the teacher as it was, and the share of texts that are its greedy ones.
   """
   architecture, prompts = run.architecture, held_out.tokens[:, :PROMPT]
   params = train(config, run, {**run.start, **prompt_tokens.init(

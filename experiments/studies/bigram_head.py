@@ -1,8 +1,7 @@
 """Adds bigrams of texts to a DFlash head, without training it (UBTree).
 
-  python -m experiments.bigram_head --head=python-dflash --out=runs/ubtree
-  python -m experiments.rsd --config=configs/rsd.py:heads \\
-      --config.drafts.mine=runs/ubtree --workdir=runs/heads
+  python -m experiments.studies.bigram_head --head=python-dflash \\
+      --out=runs/ubtree
 
 DFlash's distributions of a block know of no drafted token. To the logits of x
 after a drafted token y this adds w log p(x | y) / p(x), as counted in texts; so
@@ -13,7 +12,7 @@ then DSpark's bias, and any method drafts with it, sampled or best-first.
 
 Of UBTree (arXiv 2609.39972) no text was at hand, only that it scores trees by
 unigrams and bigrams: where its bigrams come from, and their weight, are this
-library's.
+library's. Results: docs/results/heads.md.
 """
 
 import dataclasses
@@ -37,32 +36,24 @@ def main():
     target = checkpoints.architecture(TARGET.value)
     config, kept, params = opened(HEAD.value, target)
     tokenizer = tokenizers.load(TARGET.value)
-    texts = [tokenizer.encode(records.field(
-        x, "text" if isinstance(x.value, dict) else "")).ids
-             for x in records.load(TEXT.value, name="--text")] if (
-                 TEXT.value) else [
-                     python_corpus.encode(tokenizer, python_corpus.TRAIN)]
-    found = bigrams(texts, target.vocab_size, RANK.value, PRIOR.value)
-    params |= {"markov_in": WEIGHT.value * found[0], "markov_out": found[1]}
+    if TEXT.value:
+      texts = [tokenizer.encode(text).ids
+               for text in records.texts(TEXT.value, "--text")]
+    else:
+      texts = [python_corpus.encode(tokenizer, python_corpus.TRAIN)]
+    left, right = bigrams(texts, target.vocab_size, RANK.value, PRIOR.value)
     config = dataclasses.replace(config, markov_root=False,
-                                 markov_rank=found[0].shape[1])
-    heads.save(OUT.value, block, config, params, kept)
+                                 markov_rank=left.shape[1])
+    heads.save(OUT.value, block, config, params | {
+        "markov_in": WEIGHT.value * left, "markov_out": right}, kept)
   print(f"{OUT.value}: {HEAD.value} with bigrams of "
         f"{sum(map(len, texts))} tokens.")
 
 
 def opened(folder, target):
-  """Reads a head that has no bias.
+  """Returns config, layers that it reads and parameters of a DFlash head.
 
-  Args:
-    folder: of a DFlash head that drafts all tokens.
-    target: the architecture of its target.
-
-  Returns:
-    Its config, the layers of the target that it reads, and its parameters.
-
-  Raises:
-    ValueError: for another head.
+  Raises a ValueError for another head, or one that has a bias.
   """
   path = resolve.folder(folder)
   config = heads.config(path, target)
@@ -70,9 +61,8 @@ def opened(folder, target):
       config.draft_vocab):
     raise ValueError(f"--head={folder!r}: a DFlash head that drafts all tokens "
                      "is needed.")
-  found = heads.load(path, target, dtype="float32",
-                     weights=quantization.DTYPE)
-  return config, found.kept, found.params
+  head = heads.load(path, target, dtype="float32", weights=quantization.DTYPE)
+  return config, head.kept, head.params
 
 
 def bigrams(texts, vocab_size: int, rank: int, prior: float = 20.0):
@@ -105,7 +95,7 @@ if __name__ == "__main__":
                              "hub:owner/name, or name of a shipped one.")
   TARGET = flags.DEFINE_string("target", "python-target", "Its target.")
   TEXT = flags.DEFINE_string(
-      "text", "", "File of texts, as of experiments.start_table; empty for the "
+      "text", "", "File of texts, as of experiments.convert; empty for the "
       "Python source that the shipped models have learned.")
   RANK = flags.DEFINE_integer("rank", 256, "Of the bias.", lower_bound=1)
   WEIGHT = flags.DEFINE_float("weight", 1.0, "Of the bigrams.", lower_bound=0)

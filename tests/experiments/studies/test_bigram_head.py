@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import bigram_head
+from experiments.studies import bigram_head
 from models import checkpoints
 
 V = 4

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from configs import train as configs
-from experiments import prompt_vectors
 from experiments.training import losses
 from experiments.training import run as training_run
+from experiments.studies import prompt_vectors
 from models import transformer
 
 
