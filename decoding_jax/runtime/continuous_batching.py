@@ -34,11 +34,7 @@ LEAST_CHUNK = 5
 
 
 def refilled(rows: int) -> int:
-  """Rows that are refilled together.
-
-  Args:
-    rows: B, that are decoded together.
-  """
+  """Returns how many of B rows are refilled together."""
   return max(1, rows // _PART)
 
 
@@ -64,7 +60,7 @@ class _Queue:
 def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,
                 begin: Callable[..., DecodeState],
                 start: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all prompts; a row that joins does not stop the others.
+  """Generates for all R prompts; a row that joins does not stop the others.
 
   The first B prompts are prefilled together.
 
@@ -224,18 +220,9 @@ def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
 
 def run(decoder: Decoder, context: Context, keys, rows: int,
         begin: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all prompts; rows that join stop the others.
+  """Generates for all R prompts; rows that join stop the others.
 
-  Args:
-    decoder: what decodes.
-    context: of R prompts.
-    keys: `[R]` random keys.
-    rows: B <= R, that are decoded together.
-    begin: `(context, keys) -> state` of any rows, nothing being generated yet.
-
-  Returns:
-    The last state of each of the R rows, without caches and carry; and the
-    steps of the loop.
+  As `run_chunked`, but every row is prefilled by `begin`.
   """
   total, size = len(keys), refilled(rows)
   state = _empty(begin, context, keys, rows)

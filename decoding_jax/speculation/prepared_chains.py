@@ -70,19 +70,16 @@ class _Prepared:
 
 def decoder(guesses: tuple[int, ...], draw: Callable,
             verifier: Verifier) -> Decoder:
-  """The decoder that prepares chains while the target scores one.
+  """Makes SSD's decoder: chains are prepared while the target scores one.
 
   The outcome of a round is how many drafted tokens were accepted.
+  `stats.extra` has `prepared_calls [B]`.
 
   Args:
     guesses: `D + 1` numbers, tokens that are guessed where 0, 1, ..., D are
       accepted; G together.
     draw: `(key, log_probs [V]) -> token []`, drafts.
     verifier: has a rule for chains.
-
-  Returns:
-    The decoder; its `stats.extra` has `prepared_calls [B]`, those of the target
-    calls whose chain had been prepared.
   """
   depth = len(guesses) - 1
   return rounds.decoder(rounds.Rounds(

@@ -139,7 +139,7 @@ def verify(verifier: Verifier, key, logits, warper, chain, size):
   """Verifies a chain of D tokens, all at once, in one row.
 
   Args:
-    verifier: its rule, of chains.
+    verifier: has a rule for chains.
     key: a random key.
     logits: `[D, V]` of the target before each token; or `[D + 1, V]`, if a
       token follows a chain that is accepted as a whole.
@@ -148,8 +148,8 @@ def verify(verifier: Verifier, key, logits, warper, chain, size):
     size: `[]`, how many tokens count.
 
   Returns:
-    `[D]` or `[D + 1]` int32, the accepted tokens and, unless there is none
-    after all, one after them; and how many are accepted.
+    `[D]` or `[D + 1]` int32, the accepted tokens and the one after them, if
+    there is one; and how many are accepted.
   """
   tokens, log_probs = chain
   depth, width = len(tokens), len(logits)

@@ -107,13 +107,8 @@ def count_call(state: DecodeState, accepted, emitted, *, draft_calls, nodes,
                **extra) -> Stats:
   """Counts a target call, in rows that are not done.
 
-  Args:
-    state: before the step.
-    accepted: `[B]` int32, drafted tokens.
-    emitted: `[B]` int32, committed tokens.
-    draft_calls: of the step, a number or `[B]`.
-    nodes: that the target scored, likewise.
-    **extra: what is added to counts of that name, likewise or `[B, ...]`.
+  `accepted` drafts and `emitted` tokens are `[B]`; others one number or `[B]`,
+  or `[B, ...]` as the count in `Stats.extra` of that name.
   """
   runs = (~state.done).astype(jnp.int32)
   levels = jnp.arange(state.stats.accepted_by_depth.shape[1])[None]

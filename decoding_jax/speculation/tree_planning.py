@@ -111,14 +111,9 @@ def acceptance_of_ranks(ranks, most: int, depth: int) -> Acceptance:
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
-  """Tokens of a step with a tree, the one after the path included.
+  """Returns tokens of a step: 1 and the sum of nodes' acceptance probabilities.
 
-  Args:
-    children: of each node of level 0, 1, ..., D - 1, as in `methods.sequoia`.
-    accept: what is accepted.
-
-  Returns:
-    1 plus the sum over nodes of the probability that they are accepted.
+  `children` are of each node of level 0, 1, ..., as in `methods.sequoia`.
   """
   reached, total = [1.0], 1.0
   for depth, counts in enumerate(children, 1):
@@ -140,19 +135,11 @@ def beam_tokens(width: int, depth: int, accept: Acceptance) -> float:
 
 
 def best_trees(accept: Acceptance, nodes: int, depth: int):
-  """The trees of most expected tokens (arXiv 2402.12374, section 3.1.2).
+  """Returns the trees of most expected tokens (arXiv 2402.12374, 3.1.2).
 
   Dynamic programming over the nodes of a subtree, the depth of its root and the
-  rank of the next sibling.
-
-  Args:
-    accept: what is accepted.
-    nodes: most nodes of a tree, the root not counted.
-    depth: most levels.
-
-  Returns:
-    list: at n - 1 the `children` of the tree of n nodes, as of
-    `methods.sequoia`. It has fewer where more would not help.
+  rank of the next sibling. At n - 1 of the list are the `children`, as of
+  `methods.sequoia`, of the tree of n nodes, or fewer if more would not help.
   """
   # Tokens that are expected below an accepted node, by the nodes there.
   below, choices = np.zeros(nodes + 1), []
@@ -169,17 +156,13 @@ def best_trees(accept: Acceptance, nodes: int, depth: int):
 
 
 def _split(hit, first, rest):
-  """The best sizes of the first sibling's subtree.
+  """Returns the most that 0, ..., n nodes are worth, and the first one's share.
 
   Args:
-    hit: the probability that it is accepted.
+    hit: the probability that the first sibling is accepted.
     first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
     rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
       it is not.
-
-  Returns:
-    `[n + 1]`, the most that so many nodes are worth, and `[n + 1]` the size;
-    0 for no such sibling.
   """
   values, sizes = np.zeros(len(rest)), np.zeros(len(rest), int)
   for n in range(1, len(rest)):

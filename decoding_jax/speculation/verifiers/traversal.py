@@ -33,33 +33,23 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random, vocabulary
-from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import paths
 from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE,
                                 Verifier)
 
 
 @functools.lru_cache(maxsize=None)
 def verifier() -> Verifier:
-  """Traversal verification; of a chain, block verification.
+  """Returns traversal verification, for siblings without replacement.
 
-  Returns:
-    The verifier, for siblings drawn without replacement.
+  Of a chain it is block verification.
   """
   return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT}), walk)
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):
-  """Returns the last node that is accepted, and what follows it.
-
-  Args:
-    key: a random key.
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Returns the last node that is accepted, and weights `[V]` after it."""
   uniforms = random.uniform(key, tree.tokens.shape)
   size = tree_lib.max_branching(layout)
   return (of_tree if size > 1 else of_chain)(uniforms, size, tree, probs)
@@ -69,17 +59,7 @@ walk = functools.partial(paths.walk, find)
 
 
 def of_chain(uniforms, size, tree: DraftTree, probs):
-  """The last node that is accepted, of a chain: all of them at once.
-
-  Args:
-    uniforms: `[M]`, one for each node.
-    size: 1.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Returns the same of a chain: all nodes at once, by `uniforms [M]`."""
   del size
   order = jnp.arange(len(tree.tokens))
   leaf = tree.valid.sum() - 1
@@ -147,17 +127,7 @@ class _Node(NamedTuple):
 
 
 def of_tree(uniforms, size, tree: DraftTree, probs):
-  """The last node that is accepted, and what follows it.
-
-  Args:
-    uniforms: `[M]`, one for each node.
-    size: K, children of a node at most.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Returns the same of a tree of at most `size` children a node."""
   ones, zeros = jnp.ones_like(uniforms), jnp.zeros_like(uniforms)
   look = functools.partial(_look, size, tree, probs)
 
