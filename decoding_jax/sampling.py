@@ -144,15 +144,16 @@ def log_probs(warper: LogitsWarper, logits):
     `[..., V]` float32, normalised log-probabilities; -inf for dropped tokens.
   """
   logits = vocabulary.split(logits.astype(jnp.float32))
+  zero = jnp.float32(0)  # 0.0 would be a float64 under x64.
   if warper.token_mask is not None:
     masked = jnp.where(warper.token_mask, logits, -jnp.inf)
     # If a processor forbids all tokens of the mask, they are equally probable.
     logits = jnp.where(masked.max(-1, keepdims=True) == -jnp.inf,
-                       jnp.where(warper.token_mask, 0.0, -jnp.inf), masked)
+                       jnp.where(warper.token_mask, zero, -jnp.inf), masked)
   if warper.greedy:
     best = most_probable(logits)[..., None]
     tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
-    return jnp.where(tokens == best, 0.0, -jnp.inf)
+    return jnp.where(tokens == best, zero, -jnp.inf)
   # Subtract the largest first: fused with the division, the difference would
   # not be exactly 0 at the largest logit if logits are large.
   largest, log_mass = kernels.log_normalizer(logits, warper.temperature)
@@ -390,6 +391,8 @@ def _token_mask(mask, batch, vocab_size, name):
     raise ValueError(
         f"{name}.token_mask has shape {mask.shape} and type {mask.dtype}: "
         f"bool of shape {(vocab_size,)} or {(batch, vocab_size)} is needed.")
-  if not isinstance(mask, jax.core.Tracer) and not mask.any(axis=-1).all():
+  # Of the host: inside jit even a known array's `any` would be traced.
+  host = _on_host(mask)
+  if host is not None and not host.any(axis=-1).all():
     raise ValueError(f"{name}.token_mask forbids every token of a row.")
   return jnp.broadcast_to(mask, (batch, vocab_size))

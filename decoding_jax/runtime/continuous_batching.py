@@ -40,21 +40,14 @@ def refilled(rows: int) -> int:
 
 @flax.struct.dataclass
 class _Queue:
-  """What the loop over chunks and steps carries.
-
-  Attributes:
-    state: of the B rows; a row that joins is done, and its text the last one.
-      Its caches hold what has been read of the next prompt.
-    members: `[B]` int32, the prompt of each row.
-    joins: `[B]` bool, rows that read their prompt.
-    taken: `[]` int32, prompts that have a row, or had one.
-    steps: `[]` int32.
-  """
+  """What the loop over chunks and steps carries."""
+  # Of the B rows; a row that joins is done, and its text the last one. Its
+  # caches hold what has been read of the next prompt.
   state: DecodeState
-  members: Array
-  joins: Array
-  taken: Array
-  steps: Array
+  members: Array  # `[B]` int32, the prompt of each row
+  joins: Array  # `[B]` bool, rows that read their prompt
+  taken: Array  # `[]` int32, prompts that have a row, or had one
+  steps: Array  # `[]` int32
 
 
 def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,

@@ -32,14 +32,9 @@ from decoding_jax.types import Array, Context, DecodeState, Decoder, Verifier
 
 @flax.struct.dataclass
 class _Drafts:
-  """Drafted tokens in their order.
-
-  Attributes:
-    tokens: `[B, T]` int32; T is D, or D - 1 of those that are pending.
-    log_probs: `[B, T, V]` float32, of which they are samples.
-  """
-  tokens: Array
-  log_probs: Array
+  """Drafted tokens in their order."""
+  tokens: Array  # `[B, T]` int32; T is D, or D - 1 of those that are pending
+  log_probs: Array  # `[B, T, V]` float32, of which they are samples
 
 
 def decoder(depth: int, draw: Callable, verifier: Verifier) -> Decoder:

@@ -40,32 +40,19 @@ _NO_OUTCOME = -1
 
 @flax.struct.dataclass
 class _Chain:
-  """What the target scores.
-
-  Attributes:
-    tokens: `[B, D]` int32.
-    log_probs: `[B, D, V]` float32, of which they are samples.
-    prepared: `[B]` bool, whether they were there at once.
-  """
-  tokens: Array
-  log_probs: Array
-  prepared: Array
+  """What the target scores."""
+  tokens: Array  # `[B, D]` int32
+  log_probs: Array  # `[B, D, V]` float32, of which they are samples
+  prepared: Array  # `[B]` bool, whether they were there at once
 
 
 @flax.struct.dataclass
 class _Prepared:
-  """What the drafter has.
-
-  Attributes:
-    chain: `[B, D]` int32, what the target scores.
-    guesses: `[B, G]` int32, tokens that may follow its prefixes.
-    tokens: `[B, G, D]` int32, drafted after these.
-    log_probs: `[B, G, D, V]` float32.
-  """
-  chain: Array
-  guesses: Array
-  tokens: Array
-  log_probs: Array
+  """What the drafter has."""
+  chain: Array  # `[B, D]` int32, what the target scores
+  guesses: Array  # `[B, G]` int32, tokens that may follow its prefixes
+  tokens: Array  # `[B, G, D]` int32, drafted after these
+  log_probs: Array  # `[B, G, D, V]` float32
 
 
 def decoder(guesses: tuple[int, ...], draw: Callable,

@@ -22,46 +22,31 @@ _PRIOR = 5
 
 
 class Acceptance(NamedTuple):
-  """What is accepted where; see `acceptance`.
-
-  Attributes:
-    by_rank: `[K]`, of a sibling of each rank, those before it rejected.
-    hazard: `[D]`, how much more than on average is accepted at depth 1, ..., D;
-      the last one holds below.
-    beam: `[D]`, the same exponent for a level of a beam; it grows with the
-      logarithm of its width.
-  """
+  """What is accepted where; see `acceptance`."""
+  # `[K]`, of a sibling of each rank, those before it rejected.
   by_rank: np.ndarray
+  # `[D]`, how much more than on average is accepted at depth 1, ..., D; the
+  # last one holds below.
   hazard: np.ndarray
+  # `[D]`, the same exponent for a level of a beam; it grows with the logarithm
+  # of its width.
   beam: np.ndarray
 
 
 class Costs(NamedTuple):
-  """Seconds of the parts of a step.
-
-  Attributes:
-    target: of a target forward, by fresh tokens.
-    draft: of a draft forward, by fresh tokens.
-    rest: of everything else, by levels and by nodes of the tree.
-  """
-  target: Callable[[int], float]
-  draft: Callable[[int], float]
+  """Seconds of the parts of a step."""
+  target: Callable[[int], float]  # of a target forward, by fresh tokens
+  draft: Callable[[int], float]  # of a draft forward, by fresh tokens
+  # Of everything else, by levels and by nodes of the tree.
   rest: Callable[[int, int], float]
 
 
 class Plan(NamedTuple):
-  """A method, and what is predicted of it.
-
-  Attributes:
-    spec: name and sizes, as in `decoding_jax.methods`.
-    tokens: expected tokens of a step.
-    seconds: of a step.
-    rate: tokens per second of a row.
-  """
-  spec: dict[str, Any]
-  tokens: float
-  seconds: float
-  rate: float
+  """A method, and what is predicted of it."""
+  spec: dict[str, Any]  # name and sizes, as in `decoding_jax.methods`
+  tokens: float  # expected tokens of a step
+  seconds: float  # of a step
+  rate: float  # tokens per second of a row
 
 
 def acceptance(tested_by_rank, accepted_by_rank, chain, beam,

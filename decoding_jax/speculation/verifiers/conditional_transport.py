@@ -122,16 +122,10 @@ def post_order(layout: Layout) -> np.ndarray:
 
 
 class _Weights(NamedTuple):
-  """What is known of a node by the probability that it is reached.
-
-  Attributes:
-    chances: `[K]`, with which its children are reached.
-    itself: `[]`, the probability to accept the node after them.
-    rest: `[V]`, weights of the token that follows it then.
-  """
-  chances: Array
-  itself: Array
-  rest: Array
+  """What is known of a node by the probability that it is reached."""
+  chances: Array  # `[K]`, with which its children are reached
+  itself: Array  # `[]`, the probability to accept the node after them
+  rest: Array  # `[V]`, weights of the token that follows it then
 
 
 def _weigh(size, tree: DraftTree, probs, node, reached):

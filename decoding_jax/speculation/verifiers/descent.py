@@ -59,26 +59,15 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
 
 @flax.struct.dataclass
 class _Descent:
-  """A walk on its way down.
-
-  Attributes:
-    level: `[]` int32, levels of children that have been tested.
-    node: `[]` int32, the last node that was accepted.
-    alive: `[]` bool, whether the last test has accepted a child.
-    probs: `[V]`, the target's distribution at `node`.
-    rest: `[V]`, the residual there.
-    path: `[D]` int32, the node after each level that was tested.
-    ranks: `[D]` int32, see `Verdict`.
-    counts: `[D]` int32, valid children at each level that was tested.
-  """
-  level: Array
-  node: Array
-  alive: Array
-  probs: Array
-  rest: Array
-  path: Array
-  ranks: Array
-  counts: Array
+  """A walk on its way down."""
+  level: Array  # `[]` int32, levels of children that have been tested
+  node: Array  # `[]` int32, the last node that was accepted
+  alive: Array  # `[]` bool, whether the last test has accepted a child
+  probs: Array  # `[V]`, the target's distribution at `node`
+  rest: Array  # `[V]`, the residual there
+  path: Array  # `[D]` int32, the node after each level that was tested
+  ranks: Array  # `[D]` int32, see `Verdict`
+  counts: Array  # `[D]` int32, valid children at each level that was tested
 
 
 def _descend(keys, verifier, size, tree, distribution, at: _Descent):

@@ -87,18 +87,11 @@ def rest_of(layout: Layout, tree: DraftTree, probs, masses, node):
 
 
 class _Rejected(NamedTuple):
-  """What recursive rejection finds at a node.
-
-  Attributes:
-    children: `[K]` int32, M where there is no child.
-    chances: `[K]`, to accept each of them.
-    lost: `[]`, the probability to reject them all.
-    rest: `[V]`, what is left of the mass then, 1 at most.
-  """
-  children: Array
-  chances: Array
-  lost: Array
-  rest: Array
+  """What recursive rejection finds at a node."""
+  children: Array  # `[K]` int32, M where there is no child
+  chances: Array  # `[K]`, to accept each of them
+  lost: Array  # `[]`, the probability to reject them all
+  rest: Array  # `[V]`, what is left of the mass then, 1 at most
 
 
 def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:

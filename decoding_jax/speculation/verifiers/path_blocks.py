@@ -52,14 +52,9 @@ _TIMES = np.exp(np.arange(-14.0, 15.0, _STEP)).astype(np.float32)
 
 
 class Choice(NamedTuple):
-  """How a child of a node is chosen.
-
-  Attributes:
-    chances: `[K]`, of each child, given their tokens.
-    law: `[V]`, of the token that is chosen, before they are drawn.
-  """
-  chances: Array
-  law: Array
+  """How a child of a node is chosen."""
+  chances: Array  # `[K]`, of each child, given their tokens
+  law: Array  # `[V]`, of the token that is chosen, before they are drawn
 
 
 @functools.lru_cache(maxsize=None)
@@ -174,24 +169,15 @@ def _race(drawn, count, weights):
 
 
 class Visit(NamedTuple):
-  """A node of the path that is chosen.
-
-  Attributes:
-    node: `[]` int32.
-    accept: `[]`, the probability that is left to accept it.
-    stop: `[]`, the probability that the path ends there, if not below.
-    rest: `[V]`, weights of the token after it then.
-    children: `[K]` int32, those with the same token being the first of them.
-    chances: `[K]`, that they are next; 0 of a leaf.
-    accepts: `[K]`, what is left to accept each of them.
-  """
-  node: Array
-  accept: Array
-  stop: Array
-  rest: Array
+  """A node of the path that is chosen."""
+  node: Array  # `[]` int32
+  accept: Array  # `[]`, the probability that is left to accept it
+  stop: Array  # `[]`, the probability that the path ends there, if not below
+  rest: Array  # `[V]`, weights of the token after it then
+  # `[K]` int32, those with the same token being the first of them.
   children: Array
-  chances: Array
-  accepts: Array
+  chances: Array  # `[K]`, that they are next; 0 of a leaf
+  accepts: Array  # `[K]`, what is left to accept each of them
 
 
 def visit(choose, size: int, tree: DraftTree, probs, node, accept) -> Visit:

@@ -60,15 +60,8 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
 
 
 class _Visit(NamedTuple):
-  """A node on the path.
-
-  Attributes:
-    level: `[]` int32, its depth.
-    node: `[]` int32.
-    token: `[]` int32, the target's after it.
-    child: `[]` int32, the child that has this token, or `NONE`.
-  """
-  level: Array
-  node: Array
-  token: Array
-  child: Array
+  """A node on the path."""
+  level: Array  # `[]` int32, its depth
+  node: Array  # `[]` int32
+  token: Array  # `[]` int32, the target's after it
+  child: Array  # `[]` int32, the child that has this token, or `NONE`

@@ -83,46 +83,28 @@ def of_chain(uniforms, size, tree: DraftTree, probs):
 
 @flax.struct.dataclass
 class _State:
-  """A traversal on its way; arrays `[M]` have a number for each node.
-
-  Attributes:
-    node: `[]` int32, the inner node whose children have their turn; in the end
-      the one that is accepted.
-    rejected: `[]` int32, that child of it that was just rejected, or `NONE`.
-    done: `[]` bool.
-    accept: `[M]`, the probability to accept a node, once it is known.
-    up: `[M]`, of the residual.
-    down: `[M]`, of the residual.
-    left: `[M]`, mass of the draft distribution without rejected children.
-    tried: `[M]` bool, nodes that have been taken off their parents.
-    kept: `[M]`, of such a node, the residual of its parent at its token.
-  """
+  """A traversal on its way; arrays `[M]` have a number for each node."""
+  # `[]` int32, the inner node whose children have their turn; in the end the
+  # one that is accepted.
   node: Array
+  # `[]` int32, that child of it that was just rejected, or `NONE`.
   rejected: Array
-  done: Array
-  accept: Array
-  up: Array
-  down: Array
-  left: Array
-  tried: Array
-  kept: Array
+  done: Array  # `[]` bool
+  accept: Array  # `[M]`, the probability to accept a node, once it is known
+  up: Array  # `[M]`, of the residual
+  down: Array  # `[M]`, of the residual
+  left: Array  # `[M]`, mass of the draft distribution without rejected children
+  tried: Array  # `[M]` bool, nodes that have been taken off their parents
+  kept: Array  # `[M]`, of such a node, the residual of its parent at its token
 
 
 class _Node(NamedTuple):
-  """What is known of the node whose children have their turn.
-
-  Attributes:
-    children: `[K]` int32, in draw order.
-    valid: `[K]` bool, which of them there are.
-    tokens: `[K]` int32.
-    rest: `[V]`, the residual, without what is tried just now.
-    drafted: `[V]`, the draft distribution without tried children, not
-      normalised.
-  """
-  children: Array
-  valid: Array
-  tokens: Array
-  rest: Array
+  """What is known of the node whose children have their turn."""
+  children: Array  # `[K]` int32, in draw order
+  valid: Array  # `[K]` bool, which of them there are
+  tokens: Array  # `[K]` int32
+  rest: Array  # `[V]`, the residual, without what is tried just now
+  # `[V]`, the draft distribution without tried children, not normalised.
   drafted: Array
 
 
