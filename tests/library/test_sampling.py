@@ -439,6 +439,10 @@ def test_typical_p_of_each_row():
 
 def test_a_mask_that_is_an_array_of_jax_inside_jit():
   mask = jnp.arange(V) > 1
-  run = jax.jit(lambda x: sampling.log_probs(jax.tree.map(
-      lambda x: x[0], sampling.make_warper(Sampling(token_mask=mask), 1, V)), x))
-  np.testing.assert_array_equal(run(jnp.zeros(V)) > -jnp.inf, mask)
+
+  @jax.jit
+  def run(logits):
+    warper = sampling.make_warper(Sampling(token_mask=mask), 1, V)
+    return jax.vmap(sampling.log_probs)(warper, logits)
+
+  np.testing.assert_array_equal(run(jnp.zeros((1, V)))[0] > -jnp.inf, mask)
