@@ -21,11 +21,13 @@ from tokenizers.models import BPE
 
 from decoding_jax import token_text
 from models.folders import atomic
+from models.folders import json_files
 from models.folders import resolve
 from models.gguf import files as gguf_files
 from models.gguf import settings as gguf_settings
 from models.text import gguf_tokenizer
 from models.text import sentencepiece
+from models.text import text_growth
 from models.text import tokenizer_files
 
 FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
@@ -38,7 +40,7 @@ FILES = (FILE, *_WITH)
 EOS = "<|endoftext|>"
 # What each file of a tokenizer is read by, the first one that is there.
 _READERS = {
-    FILE: lambda folder: tokenizers.Tokenizer.from_file(str(folder / FILE)),
+    FILE: lambda folder: _of_json(folder / FILE),
     tokenizer_files.MERGES: tokenizer_files.load_merges,
     sentencepiece.FILE: sentencepiece.load}
 # What is encoded when a tokenizer is loaded: patterns that backtrack without
@@ -98,6 +100,12 @@ def load(folder) -> tokenizers.Tokenizer:
   raise FileNotFoundError(
       f"No tokenizer at '{folder / FILE}': a checkpoint folder with a {FILE}, "
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
+
+
+def _of_json(path):
+  json_files.refuse_pointer(path)
+  text_growth.check(path)
+  return tokenizers.Tokenizer.from_file(str(path))
 
 
 def _read(path, folder, read):

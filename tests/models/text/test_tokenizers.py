@@ -5,6 +5,7 @@ import json
 import pytest
 import tokenizers as library
 
+from models.huggingface import tensor_files
 from models.text import batching
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -172,6 +173,31 @@ def test_patterns_that_backtrack_without_end(tokenizer, tmp_path):
   path.write_text(_with_pattern(tokenizer, "((("))
   with pytest.raises(ValueError, match="cannot be read: .*parenthesis"):
     tokenizers.load(tmp_path)
+
+
+def test_a_normalizer_that_grows_is_refused_before_it_runs(tokenizer, tmp_path):
+  path = tmp_path / tokenizers.FILE
+  fields = json.loads(tokenizer.to_str())
+  for size in (5, 1000):
+    fields["normalizer"] = {"type": "Sequence", "normalizers": 4 * [{
+        "type": "Replace", "pattern": {"String": "a"}, "content": "a" * size}]}
+    path.write_text(json.dumps(fields))
+    if size == 5:
+      assert tokenizers.load(tmp_path).encode("a").ids
+  with pytest.raises(ValueError, match="json': its normalizer may make a text "
+                     r"1e\+12 times as long; at most 1024 is allowed"):
+    tokenizers.load(tmp_path)
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path):
+  for name, read in ((tokenizers.FILE, tokenizers.load),
+                     ("model.safetensors", tensor_files.tensors),
+                     ("pytorch_model.bin", tensor_files.tensors)):
+    folder = tmp_path / name[:5]
+    folder.mkdir()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ValueError, match=f"{name}' is a pointer of Git LFS"):
+      read(folder)
 
 
 @pytest.mark.parametrize("value, message", [
