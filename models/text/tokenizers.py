@@ -144,6 +144,13 @@ def copy(source, folder) -> int | None:
   for name in _WITH:
     if (pathlib.Path(source) / name).is_file():
       shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)
+  if not (pathlib.Path(folder) / _GENERATION).exists():
+    # Older folders have these in the config of the model, which is left behind.
+    ids = {name: tokenizer_files.setting(source, "config.json", name)
+           for name in ("bos_token_id", "eos_token_id")}
+    ids = {name: x for name, x in ids.items() if x is not None}
+    if ids:
+      atomic.write_json(pathlib.Path(folder) / _GENERATION, ids)
   return eos_id(tokenizer, source)
 
 
@@ -180,6 +187,14 @@ def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
   found = eos_id(tokenizer, folder)
   return tuple(dict.fromkeys(
       [*([] if found is None else [found]), *_listed(folder)]))
+
+
+def bos_id(tokenizer: tokenizers.Tokenizer, folder) -> int | None:
+  """Returns the token that begins a text by the files of a folder, or None."""
+  token = tokenizer_files.special_token(folder, "bos_token")
+  if token is not None and tokenizer.token_to_id(token) is not None:
+    return tokenizer.token_to_id(token)
+  return tokenizer_files.setting(folder, _GENERATION, "bos_token_id")
 
 
 def _listed(folder):

@@ -230,6 +230,19 @@ def test_settings_of_other_types(tokenizer, tmp_path, fields, message):
     tokenizers.eos_id(tokenizers.load(tmp_path), tmp_path)
 
 
+def test_ids_of_a_model_are_copied_with_its_tokenizer(tokenizer, tmp_path):
+  source, folder = tmp_path / "source", tmp_path / "copy"
+  tokenizers.save(tokenizer, source)
+  (source / "config.json").write_text(
+      '{"bos_token_id": 1, "eos_token_id": [2, 3]}')
+  assert tokenizers.copy(source, folder) == 2
+  assert tokenizers.bos_id(tokenizer, folder) == 1
+  assert tokenizers.eos_ids(tokenizer, folder) == (2, 3)
+  (folder / tokenizers.CONFIG).write_text(
+      json.dumps({"bos_token": tokenizers.EOS}))
+  assert tokenizers.bos_id(tokenizer, folder) == 0
+
+
 def test_vocabulary_and_merges(tokenizer, tmp_path):
   """As OPT has them: settings that let a text begin with a token; and GPT-2."""
   tokenizer.model.save(str(tmp_path))
