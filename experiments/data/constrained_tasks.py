@@ -33,18 +33,11 @@ _SPARE = 4
 
 
 class Task(NamedTuple):
-  """Examples of constrained decoding.
-
-  Attributes:
-    prompts: tokens of each.
-    references: a good text for each.
-    eos_id: tokens that end a text, or None.
-    judge: the reward, and what is reported of it.
-  """
-  prompts: list[list[int]]
-  references: list[str]
-  eos_id: Any
-  judge: task_rewards.Judge
+  """Examples of constrained decoding."""
+  prompts: list[list[int]]  # tokens of each
+  references: list[str]  # a good text for each
+  eos_id: Any  # tokens that end a text, or None
+  judge: task_rewards.Judge  # the reward, and what is reported of it
 
 
 def load(config, pair) -> Task:

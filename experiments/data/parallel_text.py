@@ -23,16 +23,10 @@ PROMPT, COMPLETION = " {} =", " {}"
 
 
 class Rows(NamedTuple):
-  """Pairs as tokens.
-
-  Attributes:
-    tokens: `[R, L]` int32, right-padded with `types.PAD`.
-    starts: `[R]` int32, position where the completion starts.
-    ends: `[R]` int32, position after its last token.
-  """
-  tokens: np.ndarray
-  starts: np.ndarray
-  ends: np.ndarray
+  """Pairs as tokens."""
+  tokens: np.ndarray  # `[R, L]` int32, right-padded with `types.PAD`
+  starts: np.ndarray  # `[R]` int32, position where the completion starts
+  ends: np.ndarray  # `[R]` int32, position after its last token
 
 
 def check(config) -> None:

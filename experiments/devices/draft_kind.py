@@ -20,13 +20,10 @@ from models.transformer import quantization
 
 
 class Source(NamedTuple):
-  """Where models are read from, and in which types.
-
-  Attributes:
-    target: folder of the target, or name of a shipped one.
-    dtypes, weights: of the target and of the draft, see `model_pair.open_pair`.
-  """
+  """Where models are read from, and in which types."""
+  # Folder of the target, or name of a shipped one.
   target: str | pathlib.Path = ""
+  # Of the target and of the draft, see `model_pair.open_pair`.
   dtypes: tuple[str, str] = ("", "")
   weights: tuple[str, str] = (quantization.DTYPE,) * 2
 
@@ -36,65 +33,42 @@ class Source(NamedTuple):
 
 
 class Target(NamedTuple):
-  """A target that is open, whose parameters have not been read.
-
-  Attributes:
-    source: where it is read from.
-    folder: of the target.
-    config: its `transformer.Config`.
-    lm: its model.
-    params: shapes of its parameters.
-    tokenizer: of the target.
-  """
+  """A target that is open, whose parameters have not been read."""
   source: Source
   folder: pathlib.Path
   config: transformer.Config
   lm: dj.LanguageModel
-  params: Any
+  params: Any  # shapes of its parameters
   tokenizer: Any
 
 
 class Opened(NamedTuple):
-  """Both models of a pair, of one vocabulary; parameters are shapes.
-
-  Attributes:
-    target, target_params: the target with what the draft needs of it.
-    draft, draft_params: a draft model or head; None for none.
-    size: number of parameters that drafting reads.
-    kept: layers of the target that the draft reads.
-    start: a `start_tables.StartTable`, or None.
-  """
+  """Both models of a pair, of one vocabulary; parameters are shapes."""
+  # The target with what the draft needs of it.
   target: dj.LanguageModel
   target_params: Any
+  # A draft model or head; None for none.
   draft: dj.LanguageModel | dj.Head | None = None
   draft_params: Any = None
-  size: int = 0
-  kept: tuple[int, ...] = ()
-  start: Any = None
+  size: int = 0  # number of parameters that drafting reads
+  kept: tuple[int, ...] = ()  # layers of the target that the draft reads
+  start: Any = None  # a `start_tables.StartTable`, or None
 
 
 class Place(NamedTuple):
-  """Where parameters are read to: one device, or a mesh.
-
-  Attributes:
-    read: `(name, dtype, weights) -> parameters` of a model.
-    replicate: `(load, shapes) -> parameters`, those of `load()` on all devices;
-      only their shapes where none are read.
-    model: `(lm, config) -> lm`, as it computes there.
-  """
-  read: Callable[..., Any]
+  """Where parameters are read to: one device, or a mesh."""
+  read: Callable[..., Any]  # `(name, dtype, weights) -> parameters` of a model
+  # `(load, shapes) -> parameters`, those of `load()` on all devices; only their
+  # shapes where none are read.
   replicate: Callable[..., Any]
+  # `(lm, config) -> lm`, as it computes there.
   model: Callable[..., dj.LanguageModel]
 
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """What drafts for a target; this one is of methods that need nothing.
-
-  Attributes:
-    name: as `--draft` has it.
-  """
-  name: str = ""
+  """What drafts for a target; this one is of methods that need nothing."""
+  name: str = ""  # as `--draft` has it
 
   def __str__(self):
     return self.name

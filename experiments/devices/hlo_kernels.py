@@ -24,17 +24,11 @@ _WRITES_PARTS = {"dynamic-update-slice": 1, "scatter": 2}
 
 
 class Kernel(NamedTuple):
-  """An operation that a GPU starts.
-
-  Attributes:
-    name: of the instruction.
-    opcode: such as "fusion" or "copy".
-    shape: of its result, such as "bf16[1,32]{1,0}".
-    num_bytes: read from memory and written there, if no cache had any of it.
-  """
+  """An operation that a GPU starts."""
   name: str
-  opcode: str
-  shape: str
+  opcode: str  # such as "fusion" or "copy"
+  shape: str  # of its result, such as "bf16[1,32]{1,0}"
+  # Read from memory and written there, if no cache had any of it.
   num_bytes: int
 
 

@@ -25,35 +25,28 @@ from models.transformer import quantization
 
 
 class ModelPair(NamedTuple):
-  """A target and its draft model, with the tokenizer of the target.
-
-  Attributes:
-    target, target_params: the model whose distribution is preserved.
-    draft, draft_params: the draft model or head; None without one. After
-      `open_pair` parameters are shapes.
-    tokenizer: of the target.
-    parameter_ratio: parameters of the draft over those of the target.
-    eos_id: tokens that end a text; None for none.
-    mesh: of the parameters; None for one device.
-    source: where the target is read from, and types of both.
-    drafts: what drafts, of which `draft` was opened.
-    kept: layers whose outputs the target keeps.
-    start: what drafters without a model begin with, a `StartTable`, or None.
-    share: tokens that prompts begin with in common and caches keep once, at
-      most; see `shared_prefix`.
-  """
+  """A target and its draft model, with the tokenizer of the target."""
+  # The model whose distribution is preserved.
   target: dj.LanguageModel
   target_params: Any
+  # The draft model or head; None without one. After `open_pair` parameters are
+  # shapes.
   draft: dj.LanguageModel | None
   draft_params: Any
   tokenizer: Any
-  parameter_ratio: float
-  eos_id: tuple[int, ...] | None = None
+  parameter_ratio: float  # parameters of the draft over those of the target
+  eos_id: tuple[int, ...] | None = None  # tokens that end a text; None for none
+  # Of the parameters; None for one device.
   mesh: jax.sharding.Mesh | None = None
+  # Where the target is read from, and types of both.
   source: draft_kind.Source = draft_kind.Source()
+  # What drafts, of which `draft` was opened.
   drafts: draft_kind.Draft = draft_kind.Draft()
-  kept: tuple[int, ...] = ()
+  kept: tuple[int, ...] = ()  # layers whose outputs the target keeps
+  # What drafters without a model begin with, a `StartTable`, or None.
   start: start_tables.StartTable | None = None
+  # Tokens that prompts begin with in common and caches keep once, at most; see
+  # `shared_prefix`.
   share: int = 0
 
 

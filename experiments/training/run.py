@@ -51,30 +51,20 @@ _LOSSES = {**losses.DISTILLATION, **losses.PATHS}
 
 
 class Run(NamedTuple):
-  """Parts of a run that do not change from step to step.
-
-  Attributes:
-    architecture: of the model.
-    tokenizer: of the model and of its teacher.
-    task: objective and evaluation.
-    data: rows to train and to evaluate on.
-    start: initial parameters; None for random ones.
-    teacher, teacher_params: the model to learn from; None, None without one.
-    workdir: folder of checkpoints and metrics.
-    head: a head on the teacher's features, in place of a model; or None.
-    mesh: of all devices; None for one.
-    size: devices of "model" that a layer of what is trained is split over.
-  """
+  """Parts of a run that do not change from step to step."""
   architecture: transformer.Config
   tokenizer: Any
-  task: training_steps.Task
-  data: batches.Data
-  start: Any
+  task: training_steps.Task  # objective and evaluation
+  data: batches.Data  # rows to train and to evaluate on
+  start: Any  # initial parameters; None for random ones
+  # The model to learn from; None, None without one.
   teacher: dj.LanguageModel | None
   teacher_params: Any
-  workdir: pathlib.Path
+  workdir: pathlib.Path  # folder of checkpoints and metrics
+  # A head on the teacher's features, in place of a model; or None.
   head: head_objectives.Chosen | None = None
-  mesh: jax.sharding.Mesh | None = None
+  mesh: jax.sharding.Mesh | None = None  # of all devices; None for one
+  # Devices of "model" that a layer of what is trained is split over.
   size: int = 1
 
 

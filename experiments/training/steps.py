@@ -245,17 +245,12 @@ def _rewards(values, params, batch):
 
 
 class Task(NamedTuple):
-  """A training objective without a teacher, and its evaluation.
-
-  Attributes:
-    objective: `(lm, mesh) -> ((params, batch) -> loss)`.
-    evaluator: `(lm, teacher or None, mesh) -> ((params, batch, teacher_params)
-      -> metrics)`, compiled.
-    outputs: of the architecture, see `transformer.Config`.
-  """
-  objective: Callable[..., Any]
+  """A training objective without a teacher, and its evaluation."""
+  objective: Callable[..., Any]  # `(lm, mesh) -> ((params, batch) -> loss)`
+  # `(lm, teacher or None, mesh) -> ((params, batch, teacher_params) ->
+  # metrics)`, compiled.
   evaluator: Callable[..., Any]
-  outputs: int
+  outputs: int  # of the architecture, see `transformer.Config`
 
 
 def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
