@@ -67,8 +67,13 @@ def train_batch(config, step: int, tokens: np.ndarray,
 def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
   """Returns at most `count` windows `[W, length + 1]`, evenly over `[n]`."""
   count = min(count, (len(tokens) - 1) // length)
-  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
+  starts = spread(len(tokens) - length, count)
   return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def spread(total: int, count: int) -> np.ndarray:
+  """Returns at most `count` row numbers, evenly over `total` rows."""
+  return np.linspace(0, total - 1, min(count, total)).astype(np.int64)
 
 
 def check_ascending(config) -> None:

@@ -17,7 +17,6 @@ from decoding_jax import argument_checks
 from experiments.app import launch
 from experiments.data import constraint_file
 from experiments.data import constraint_prompts
-from experiments.data import dialogues
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
@@ -209,7 +208,7 @@ def _harmless(config, pair):
                                 python_corpus.HELD_OUT)
   encode = _dialogue_encoder(config, pair.tokenizer)
   encoded = ((encode(before), answer.strip()) for before, _, answer in (
-      chosen.rpartition(dialogues.ANSWER) for chosen, _ in found))
+      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in found))
   # A chat that is cut off would lose its template.
   size = config.prompt_length
   fitting = (x for x in encoded if not config.chat or len(x[0]) <= size)
@@ -230,11 +229,12 @@ def _harmless(config, pair):
 def _dialogue_encoder(config, tokenizer):
   """Returns a function from a dialogue before its last answer to tokens."""
   if not config.chat:
-    return lambda text: dialogues.encode(tokenizer, text + dialogues.ANSWER)
+    return lambda text: preference_pairs.encode(
+        tokenizer, text + preference_pairs.ANSWER)
   encode = constraint_prompts.of_chats(config, tokenizer)
   system = [{"role": "system", "content": config.system}]
   return lambda text: encode(
-      system * bool(config.system) + dialogues.messages(text))
+      system * bool(config.system) + preference_pairs.messages(text))
 
 
 _TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,

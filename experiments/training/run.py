@@ -18,12 +18,10 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.data import batches
 from experiments.data import canvas_tasks
-from experiments.data import dialogues
 from experiments.data import masking
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
-from experiments.data import python_windows
-from experiments.data import text_corpus
+from experiments.data import streams
 from experiments.training import feature_shards
 from experiments.training import head_objectives
 from experiments.training import losses
@@ -250,13 +248,10 @@ def _source(config):
     return canvas_tasks
   if config.preferences:
     return preference_pairs
-  if config.dialogues:
-    return dialogues
-  if own_texts.is_source(config):
+  if not config.dialogues and own_texts.is_source(config):
     return own_texts
-  if text_corpus.is_corpus(config):
-    return text_corpus
-  return parallel_text if config.train_pairs else python_windows
+  pairs = config.train_pairs and not streams.has_file(config)
+  return parallel_text if pairs else streams
 
 
 def prepare(config, mesh=None, size: int = 1) -> Run:
