@@ -91,11 +91,7 @@ class Draft:
   def saved_weights(self, target) -> str:
     """Returns the format of its matrices where it is saved in one of its own.
 
-    Args:
-      target: value of `--target`.
-
-    Returns:
-      One of `quantization.WEIGHTS`, or "" for that of the target.
+    One of `quantization.WEIGHTS`, or "" for that of the target.
     """
     del target
     return ""
@@ -106,13 +102,8 @@ class Draft:
   def for_methods(self, spec: str, methods, target) -> "Draft":
     """Returns what drafts for methods; nothing if none needs a draft model.
 
-    Args:
-      spec: value of `--method`.
-      methods: list of `dj.Method`.
-      target: value of `--target`.
-
-    Raises:
-      UserError: if they cannot draft by it.
+    `spec` is the value of `--method`. Raises a `UserError` if they cannot draft
+    by it.
     """
     if not any(map(needs_draft, methods)):
       return Draft()
@@ -129,23 +120,14 @@ class Draft:
   def open(self, target: Target) -> Opened:
     """Opens the draft; no parameters are read.
 
-    Raises:
-      UserError, OSError, ValueError: if it does not exist, or does not fit.
+    Raises `UserError`, `OSError` or `ValueError` if it does not exist or fit.
     """
     return Opened(target.lm, target.params)
 
   def load(self, pair, place: Place):
-    """Reads the parameters of the draft.
+    """Returns a pair, whose target has parameters, with those of the draft.
 
-    Args:
-      pair: a `ModelPair` whose target has its parameters.
-      place: where to.
-
-    Returns:
-      The pair.
-
-    Raises:
-      UserError, OSError, ValueError: if they cannot be read.
+    Raises `UserError`, `OSError` or `ValueError` if they cannot be read.
     """
     del place
     return pair
@@ -165,14 +147,9 @@ class Draft:
     return []
 
   def folder(self, target, workdir) -> pathlib.Path:
-    """Returns the folder of a model that drafts the same.
+    """Returns the folder of a model that drafts the same, perhaps in `workdir`.
 
-    Args:
-      target: folder of the target.
-      workdir: folder for models that are made.
-
-    Raises:
-      UserError: if there is none.
+    Raises a `UserError` if there is none.
     """
     del target, workdir
     return launch.model_folder(self.name)

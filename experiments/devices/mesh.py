@@ -285,15 +285,11 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
   shared = shared_prefix.of_batch(pair, prompts, lengths, rows)
+  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
+             prefill_chunk, draft_sampling, shared)
+  params = pair.target_params, pair.draft_params, reward_params
   if pair.mesh is None:
-    return dj.generate(
-        keys, *_prompts(prompts, lengths, shared), method=method,
-        target=pair.target, target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
-        sampling=sampling, draft_sampling=draft_sampling, eos_id=eos_id,
-        reward=reward, reward_params=reward_params, constraints=constraints,
-        rows=rows, prefill_chunk=prefill_chunk,
-        shared_prefix=prompts[0, :shared] if shared else None)
+    return _decode(run, sampling, (keys, prompts, lengths, constraints), params)
   if mesh_shapes.has_roles(pair.mesh):
     with launch.user_errors(ValueError):
       return jax.tree.map(np.asarray, roles.generate(
@@ -303,20 +299,25 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
           max_new_tokens=max_new_tokens, sampling=sampling,
           draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
           rows=rows, prefill_chunk=prefill_chunk))
-  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             prefill_chunk, draft_sampling, shared)
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
-      run, batch, np.float32(sampling.temperature),
-      (pair.target_params, pair.draft_params, reward_params)))
+      run, batch, np.float32(sampling.temperature), params))
 
 
-def _prompts(prompts, lengths, shared):
-  """Returns what is a row's own of prompts, and how long it is."""
-  return prompts[:, shared:], lengths - shared
+def _decode(run, sampling, batch, params):
+  keys, prompts, lengths, constraints = batch
+  target_params, draft_params, reward_params = params
+  return dj.generate(
+      keys, prompts[:, run.shared:], lengths - run.shared, method=run.method,
+      target=run.target, target_params=target_params, draft=run.draft,
+      draft_params=draft_params, max_new_tokens=run.max_new_tokens,
+      sampling=sampling, draft_sampling=run.draft_sampling, eos_id=run.eos_id,
+      reward=run.reward, reward_params=reward_params, constraints=constraints,
+      rows=run.rows, prefill_chunk=run.prefill_chunk,
+      shared_prefix=prompts[0, :run.shared] if run.shared else None)
 
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
@@ -360,20 +361,10 @@ def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
 @functools.partial(programs.jit, static_argnums=(0,))
 def _generate(run: _Run, batch, temperature, params):
   def of_rows(batch, temperature, params):
-    keys, prompts, lengths, constraints = batch
     sampling = run.sampling
     if sampling.temperature:
       sampling = sampling.replace(temperature=temperature)
-    target_params, draft_params, reward_params = params
-    out = dj.generate(
-        keys, *_prompts(prompts, lengths, run.shared), method=run.method,
-        target=run.target, target_params=target_params, draft=run.draft,
-        draft_params=draft_params, max_new_tokens=run.max_new_tokens,
-        sampling=sampling, draft_sampling=run.draft_sampling,
-        eos_id=run.eos_id, reward=run.reward, reward_params=reward_params,
-        constraints=constraints, rows=run.rows,
-        prefill_chunk=run.prefill_chunk,
-        shared_prefix=prompts[0, :run.shared] if run.shared else None)
+    out = _decode(run, sampling, batch, params)
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()

@@ -87,25 +87,21 @@ def device_text(mesh) -> str:
 
 def open_pair(target, draft, dtype="", draft_dtype="",
               weights=quantization.DTYPE, draft_weights=""):
-  """Opens a target and what drafts for it; no parameters are read.
+  """Opens a target and what drafts for it; parameters are shapes.
 
   A draft model with another tokenizer drafts the tokens that both have, see
-  `models.text.vocab_mapping`; a warning says how many.
+  `models.text.vocab_mapping`; a warning says how many. The distribution that is
+  preserved is the target's in the type and format of matrices given here.
 
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
     draft: what drafts, a name as in `drafts.parse`; "" for nothing.
-    dtype: of parameters and activations of both; "" as saved. The distribution
-      that is preserved is the target's in this type.
+    dtype: of parameters and activations of both; "" as saved.
     draft_dtype: of the draft; "" for `dtype`.
-    weights: format of matrices of both, one of `quantization.WEIGHTS`. The
-      distribution that is preserved is the target's with these.
+    weights: format of matrices of both, one of `quantization.WEIGHTS`.
     draft_weights: of the draft; "" for 8 bits where a head is saved in them,
       else `weights`.
-
-  Returns:
-    A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
 
   Raises:
     UserError: if there is no such model or type, the target has not so many

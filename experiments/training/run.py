@@ -195,14 +195,11 @@ def _check_export(config):
 
 
 def architecture(config) -> transformer.Config:
-  """Returns the architecture: that of the preset, with the sizes of the config.
+  """Returns the architecture: the preset's, with the sizes of the config.
 
   With a head it is that of the target. Without a preset `config.sizes` must
   have `dim`, `num_layers` and `num_heads`; what else it has not follows from
-  them, or from the teacher.
-
-  Raises:
-    ValueError: naming a size that is missing or wrong.
+  them, or from the teacher. Raises a `ValueError` that names a size.
   """
   if config.head:
     return checkpoints.architecture(config.teacher)
