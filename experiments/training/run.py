@@ -437,7 +437,7 @@ def updates(config, run: Run):
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
       run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
   if run.teacher is None:
-    update = make(run.task.objective(lm, mesh))
+    update = make(training_steps.objective(run.task, lm, mesh))
     return lambda _, state, batch: update(state, on_mesh.put_rows(mesh, batch))
   by_name = {
       name: make(training_steps.distillation(
@@ -467,7 +467,7 @@ def evaluator(run: Run):
     compiled = head_objectives.evaluator(run.head, run.mesh)
   else:
     lm = transformer.language_model(run.architecture)
-    compiled = run.task.evaluator(lm, run.teacher, run.mesh)
+    compiled = training_steps.evaluator(run.task, lm, run.teacher, run.mesh)
 
   def evaluate(params, rows):
     return training_steps.evaluate(compiled, params, run.data.held_out(rows),
