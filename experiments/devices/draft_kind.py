@@ -9,14 +9,26 @@ import pathlib
 import re
 from typing import Any, Callable, NamedTuple
 
+from absl import flags
+
+from decoding_jax import kernels
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
-from experiments.devices import layer_scan
 from models import checkpoints
 from models import transformer
 from models.folders import hub
 from models.transformer import quantization
+
+_AUTO, _ON, _OFF = "auto", "on", "off"
+# So many layers are unrolled in any case.
+FEW_LAYERS = 8
+_SCAN = flags.DEFINE_enum(
+    "scan_layers", _AUTO, [_AUTO, _ON, _OFF],
+    "Compile one layer, in a loop, instead of all: programs of many layers "
+    "compile in a part of the time. auto: on TPUs, with more than "
+    f"{FEW_LAYERS} layers; elsewhere layers are as they were saved, which is "
+    "unrolled.")
 
 
 class Source(NamedTuple):
@@ -212,7 +224,18 @@ def architecture(name, dtype="", weights=quantization.DTYPE):
   found = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(found, dtype=dtype or found.dtype,
                              weights=weights,
-                             scan_layers=layer_scan.is_used(found))
+                             scan_layers=scans_layers(found))
+
+
+def scans_layers(config) -> bool:
+  """Returns whether layers are scanned: by the flag, or as saved."""
+  # Who imports this without a command line gets the default.
+  value = _SCAN.value if flags.FLAGS.is_parsed() else _AUTO
+  if value != _AUTO:
+    return value == _ON
+  return config.scan_layers or (
+      config.num_layers > FEW_LAYERS and not config.linear_key_heads
+      and kernels.reads_slices())
 
 
 def check_outputs(folder, config):

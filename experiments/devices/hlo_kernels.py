@@ -53,12 +53,6 @@ def of_step(text) -> list[Kernel]:
   return max(turns, key=_num_bytes, default=[])
 
 
-def of_entry(text) -> list[Kernel]:
-  """Returns the kernels of a whole program; the argument as in `of_step`."""
-  entry = re.search(r"^ENTRY %(\S+) ", text, re.M)[1]
-  return _kernels(_parse(text), entry)
-
-
 def _parse(text):
   return {found[1]: [
       _Instruction(x[1], x[2], x[3], tuple(re.findall(r"%([^\s,)]+)", x[4])),

@@ -21,7 +21,6 @@ from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_kind
-from experiments.devices import layer_scan
 from experiments.devices import memory_estimate
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -50,7 +49,7 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Number of processes; 1 runs one alone.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None,
                                    "Number of this process, from 0.")
-flags.adopt_module_key_flags(layer_scan)
+flags.adopt_module_key_flags(draft_kind)
 
 
 class _Run(NamedTuple):
@@ -267,6 +266,23 @@ def _place_of(mesh, read, size_of=mesh_shapes.split_size):
 def on_all(mesh, tree):
   """Replicates arrays, such as the parameters of a reward, on a mesh."""
   return tree if mesh is None else put(mesh, PartitionSpec(), tree)
+
+
+def with_processors(pair, processors):
+  """Applies (processor, parameters) pairs to target and draft.
+
+  A head has no state of its tokens: what it drafts may be refused.
+  """
+  for processor, params in processors:
+    params = on_all(pair.mesh, params)
+    target, target_params = dj.processors.apply(
+        processor, params, pair.target, pair.target_params)
+    pair = pair._replace(target=target, target_params=target_params)
+    if isinstance(pair.draft, dj.LanguageModel):
+      draft, draft_params = dj.processors.apply(
+          processor, params, pair.draft, pair.draft_params)
+      pair = pair._replace(draft=draft, draft_params=draft_params)
+  return pair
 
 
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
