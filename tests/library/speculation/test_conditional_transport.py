@@ -9,13 +9,12 @@ import pytest
 
 from decoding_jax import beam
 import decoding_jax as dj
-from decoding_jax.speculation import acceptance_bounds
 from decoding_jax.speculation import conditional_transport, drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal, verifiers
 from decoding_jax.speculation import tree as tree_lib
 from models.testing import drafter_conformance, exactness
-from support import enumerated_trees, helpers
+from support import acceptance_bounds, enumerated_trees, helpers
 
 V, ROWS, LENGTH = 4, 50_000, 4
 # Vocabulary, zeros of the distributions, children of each node level after
