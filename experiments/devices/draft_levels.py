@@ -28,7 +28,9 @@ def num_distributions(drafter: dj.Drafter) -> int:
   if not drafter.calls and drafter.draws == dj.Draws.ARBITRARY:
     return 0
   if isinstance(layout, dj.Layout):
-    return (drafter.num_models + sum(layout.widths[:-1]) if layout.widths
-            else 0)
+    # The root has one of each of several models, which share the first level.
+    roots = (*layout.widths, 0)[0] if (
+        drafter.draws == dj.Draws.OF_SEVERAL) else 1
+    return roots + sum(layout.widths[:-1]) if layout.widths else 0
   # The last node of a free tree has no children.
   return tree.num_nodes(layout)
