@@ -173,8 +173,10 @@ def _check_forms(drafter, decoder, context, state):
             "mask": ((batch, size, size), "bool")}
   if drafter.draws in SAMPLED or tree.log_probs is not None:
     shape = getattr(tree.log_probs, "shape", (0, 0, 0))
+    # The root has a distribution of each of several models.
     inner = (min(shape[1], size) if isinstance(drafter.layout, dj.FreeLayout)
-             else drafter.num_models + sum(drafter.layout.widths[:-1]))
+             or drafter.draws == dj.Draws.OF_SEVERAL
+             else 1 + sum(drafter.layout.widths[:-1]))
     needed["log_probs"] = ((batch, inner, context.target.vocab_size), "float32")
   for name, form in needed.items():
     x = getattr(tree, name)
