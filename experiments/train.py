@@ -71,16 +71,8 @@ def main():
 def train(config, mesh=None, size: int = 1) -> dict:
   """Trains, or resumes training, and exports the model.
 
-  Args:
-    config: see `configs/train.py`.
-    mesh: of `mesh_shapes.make`; None for one device.
-    size: devices of "model" that a layer of what is trained is split over.
-
-  Returns:
-    The metadata saved with the model: command, settings, metrics.
-
-  Raises:
-    launch.UserError: for settings that cannot be trained.
+  A layer of what is trained is split over `size` devices of "model". Returns
+  the metadata saved with the model: command, settings, metrics.
   """
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
@@ -126,16 +118,9 @@ def _train(config, run, evaluate):
 def _restored(saved, state, folder):
   """Returns the state of the last checkpoint that can be read.
 
-  Checkpoints after it, damaged by a full disk for instance, are deleted: their
-  steps are made again.
-
-  Args:
-    saved: an orbax `CheckpointManager`.
-    state: before the first step; returned if there are no checkpoints.
-    folder: of the checkpoints, for messages.
-
-  Raises:
-    UserError: if there are checkpoints, but none can be read.
+  `state`, before the first step, if there are no checkpoints; a `UserError` if
+  none can be read. Checkpoints after it, damaged by a full disk for instance,
+  are deleted: their steps are made again.
   """
   abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
   args, damaged = ocp.args.StandardRestore(abstract), []

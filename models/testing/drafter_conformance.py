@@ -35,7 +35,6 @@ _TOLERANCE = 1e-3
 
 
 class _Models(NamedTuple):
-  """Attributes: see `check_drafter`."""
   target: dj.LanguageModel
   target_params: dj.types.Params
   draft: dj.LanguageModel | None
@@ -160,7 +159,6 @@ def _step(drafter, decoder, context, state):
 
 
 def _check_forms(drafter, decoder, context, state):
-  """Checks shapes and types, before any program is compiled."""
   found = jax.eval_shape(functools.partial(_propose, drafter), context, state)
   if not (isinstance(found, tuple) and len(found) == 2
           and isinstance(found[0], dj.DraftTree)):
@@ -205,7 +203,6 @@ def _on_host(tree):
 
 
 def _forms(tree):
-  """Returns shapes and types of all leaves by their places."""
   return {jax.tree_util.keystr(path): (x.shape, str(x.dtype))
           for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -236,7 +233,6 @@ def _check_tree(layout, vocab_size, look: _Look):
 
 
 def _check_layout(layout, fail, valid, above, depths):
-  """Checks depths of nodes, and how many children they have."""
   size = valid.shape[1]
   below = (above[:, None] == np.arange(size)[None, :, None]) & (
       valid & (np.arange(size) > 0))[:, None]
