@@ -51,7 +51,9 @@ class Plan(NamedTuple):
 
 def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
                width) -> Acceptance:
-  """What counts of three runs say of acceptance.
+  """Returns what counts of three runs say of acceptance.
+
+  What was seldom seen is drawn to the mean of the run.
 
   Args:
     tested_by_rank: `[K]`, of trees of siblings without replacement.
@@ -60,9 +62,6 @@ def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
       chain.
     beam: `[D' + 1]`, the same of a beam.
     width: of the beam, at least 2.
-
-  Returns:
-    `Acceptance`. What was seldom seen is drawn to the mean of the run.
   """
   by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
                          np.asarray(tested_by_rank, float)))
@@ -159,18 +158,11 @@ def _split(hit, first, rest):
 
 
 def plans(accepts: dict[str, Acceptance], costs: Costs, nodes=32, depth=8):
-  """All methods with their trees, the best first.
+  """Returns a `Plan` for all methods with their trees, by falling rate.
 
-  Args:
-    accepts: what is accepted by each verification, of those in
-      `verifiers.RULES`; or "match", of the most probable children, for
-      best-first trees.
-    costs: what forwards cost.
-    nodes: most nodes of a tree.
-    depth: most levels of a tree.
-
-  Returns:
-    list of `Plan`, by falling rate.
+  `accepts` has an acceptance for names in `verifiers.RULES`, or for "match", of
+  the most probable children, in best-first trees; `nodes` and `depth` are the
+  most of a tree.
   """
   found = [_of({"name": "autoregressive"}, 1.0, (), costs)]
   for rule, accept in accepts.items():
@@ -183,7 +175,8 @@ def within_budget(found: list[Plan], bytes_of, budget: int,
                   kept: float = 0.95) -> list[Plan]:
   """Chooses the smallest trees that fit and keep most of the speed.
 
-  SpecMemo (arXiv 2506.01986).
+  SpecMemo (arXiv 2506.01986). By falling rate, one plan for each method and
+  verification of which a tree fits.
 
   Args:
     found: of `plans`, by falling rate.
@@ -191,10 +184,6 @@ def within_budget(found: list[Plan], bytes_of, budget: int,
     budget: bytes that there are.
     kept: share of the rate of the fastest tree that fits, which a smaller one
       must have.
-
-  Returns:
-    By falling rate, one plan for each method and verification of which a tree
-    fits.
   """
   groups = {}
   for plan in found:
@@ -253,16 +242,9 @@ def _best_first(accept, costs, nodes, depth):
 
 
 def step_seconds(costs: Costs, level_widths, nodes: int | None = None) -> float:
-  """Seconds of a step.
+  """Returns seconds of a step with a tree of such levels; of none without.
 
-  Args:
-    costs: of its parts.
-    level_widths: nodes of each level of the tree; of none for autoregressive
-      decoding.
-    nodes: nodes that the target scores; None for all of these.
-
-  Returns:
-    Seconds.
+  `nodes` are those that the target scores, if not all.
   """
   nodes = sum(level_widths) if nodes is None else nodes
   return (costs.target(1 + nodes)
@@ -271,14 +253,9 @@ def step_seconds(costs: Costs, level_widths, nodes: int | None = None) -> float:
 
 
 def draft_tokens(level_widths) -> tuple[int, ...]:
-  """Tokens of a row in each forward of the drafter.
+  """Returns tokens of a row in each forward of the drafter.
 
-  Args:
-    level_widths: nodes of each level of the tree.
-
-  Returns:
-    Their numbers. The deepest level needs no forward; the root's has two
-    tokens.
+  The deepest level needs no forward; the root's has two tokens.
   """
   return (2, *level_widths[:-1]) if level_widths else ()
 
