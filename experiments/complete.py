@@ -1,7 +1,7 @@
 """Completes all prompts of a file by any method, a line of JSON for each text.
 
-  python -m experiments.complete --prompts=prompts.jsonl --method=rsd_s \\
-      --width=3 --depth=4 --temperature=0.6 --batch=16 --num_samples=4
+  python -m experiments.complete --prompts=prompts.jsonl \\
+      --method="rsd_s(3, 4)" --temperature=0.6 --batch=16 --num_samples=4
 
 A line of the file is a text, or an object with the field that `--field` names;
 with `--chat` it may be a list of messages. Flags for models, method, sampling
@@ -35,12 +35,11 @@ from experiments.data import prompt_tasks
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
-from experiments.evaluation import results_store
-from experiments.evaluation import run as evaluation_run
+from experiments.harness import store as results_store
+from experiments.harness import batches as evaluation_run
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
-from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import share_prefix_flag
@@ -77,7 +76,7 @@ _BUCKETS = flags.DEFINE_integer(
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
-                method_flags, prompt_flags, share_prefix_flag):
+                prompt_flags, share_prefix_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -128,8 +127,7 @@ def _methods(draft=None):
   """Returns the methods that may decode; of `auto` those that are run first."""
   name = generation_flags.METHOD.value
   if name != _AUTO:
-    return [method_flags.from_flags(name, [_AUTO])]
-  method_flags.check_none(_AUTO)
+    return [method_specs.from_flag(name, [_AUTO])]
   return auto_method.methods(draft or model_flags.has_drafter())
 
 

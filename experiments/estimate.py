@@ -2,7 +2,7 @@
 
   pip install -e '.[tpu]'
   python -m experiments.estimate --devices=v5e:4x4 --mesh=data:8,model:2 \\
-      --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
+      --target=<folder> --draft=<folder> --method="rsd_s(3, 4)" \\
       --batch=16 --prompt_length=512
 
   pip install -e '.[cuda]'
@@ -47,7 +47,6 @@ from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
 from experiments.devices import tree_memory
 from experiments.flags import memory_budget_flag
-from experiments.flags import method_flags
 from experiments.flags import model_flags
 
 _DEVICES = flags.DEFINE_string(
@@ -55,7 +54,7 @@ _DEVICES = flags.DEFINE_string(
     "GPUs such as h100:8.",
     required=True)
 _METHOD = flags.DEFINE_string("method", "rsd_s",
-                              method_flags.help_text())
+                              method_specs.help_text())
 _ACCEPTANCE = flags.DEFINE_list(
     "acceptance", ["0.7", "0.4", "0.3", "0.2"], "With --memory_budget: the "
     "probability to accept a sibling of rank 0, 1, ..., those before it "
@@ -80,7 +79,6 @@ _TOKENS = flags.DEFINE_list(
     "of one; then nothing else is estimated.")
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
-flags.adopt_module_key_flags(method_flags)
 flags.adopt_module_key_flags(memory_budget_flag)
 flags.declare_key_flag("mesh")
 flags.declare_key_flag("scan_layers")
@@ -97,7 +95,7 @@ def main():
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
   budget = memory_budget_flag.num_bytes()
   sampling = dj.Sampling(_TEMPERATURE.value)
-  method = (method_flags.from_flags(_METHOD.value) if budget is None
+  method = (method_specs.from_flag(_METHOD.value) if budget is None
             else method_specs.read(_plans(0)[0].spec))
   pair = model_flags.open_pair(_METHOD.value, [method])
   config = pair.source.architecture()
@@ -158,7 +156,6 @@ def part(config, number):
 
 
 def _plans(parameter_ratio):
-  method_flags.check_none(_METHOD.value)
   return tree_memory.plans(_METHOD.value, _ACCEPTANCE.value, parameter_ratio)
 
 

@@ -1,7 +1,7 @@
 """Tests whether methods preserve the target's distribution.
 
   python -m experiments.exactness
-  python -m experiments.exactness --method=rsd_s --width=3 --depth=2
+  python -m experiments.exactness --method="rsd_s(3, 2)"
   python -m experiments.exactness --engine=llama_cpp
 
 Samples texts of tabular models, whose joint distribution is known exactly: with
@@ -17,15 +17,15 @@ from absl import flags
 import tqdm
 
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.evaluation import exactness_cases
-from experiments.flags import method_flags
 from experiments.rivals import engine_exactness
 from experiments.rivals import engines
 from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
     "method", "", "'' for the examples of all methods that draft and verify. " +
-    method_flags.help_text())
+    method_specs.help_text())
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
                              lower_bound=1)
 _LENGTH = flags.DEFINE_integer(
@@ -38,8 +38,6 @@ _TEXTS = flags.DEFINE_integer(
     "texts", 100, "Texts of 300 tokens that an engine samples.", lower_bound=1)
 _VOCAB = flags.DEFINE_integer("vocab_size", 6, "Vocabulary size of the models.",
                               lower_bound=3)
-# --help shows flags of a main alone, and of modules that it adopts.
-flags.adopt_module_key_flags(method_flags)
 
 # Number of different texts; each has a count in memory.
 _MOST_TEXTS = 10**7
@@ -55,7 +53,7 @@ def main():
         f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
         f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
         "are possible.")
-  tested = ([method_flags.from_flags(_METHOD.value)] if _METHOD.value else
+  tested = ([method_specs.from_flag(_METHOD.value)] if _METHOD.value else
             exactness.tested_methods())
   parts = exactness_cases.of_methods(tested)
   findings = []

@@ -1,7 +1,7 @@
 """Completes a prompt with any method, and prints statistics.
 
-  python -m experiments.generate --prompt="def main(" --method=rsd_s \\
-      --width=3 --depth=4 --temperature=0.6
+  python -m experiments.generate --prompt="def main(" \\
+      --method="rsd_s(3, 4)" --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
 this prompt, and chooses the fastest method and tree; `--memory_budget=900MB`
@@ -27,6 +27,7 @@ import decoding_jax as dj
 from decoding_jax import metrics
 from experiments.app import compilation_cache
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.devices import mesh
 from experiments.devices import model_pair
@@ -35,7 +36,6 @@ from experiments.flags import display_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
 from experiments.flags import memory_budget_flag
-from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import reward_flags
@@ -54,8 +54,7 @@ _PROFILE = flags.DEFINE_string(
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                method_flags, memory_budget_flag, prompt_flags, display_flags,
-                reward_flags):
+                memory_budget_flag, prompt_flags, display_flags, reward_flags):
   flags.adopt_module_key_flags(_module)
 
 
@@ -63,12 +62,11 @@ def _methods(draft=None):
   """Returns the methods that may decode, with a drafter where it is open."""
   name = generation_flags.METHOD.value
   if name == _AUTO:
-    method_flags.check_none(_AUTO)
     return auto_method.methods(draft or model_flags.has_drafter())
   if memory_budget_flag.num_bytes() is not None:
     raise launch.UserError(f"--memory_budget and --method={name}: it is "
                            f"--method={_AUTO} that chooses by a budget.")
-  return [method_flags.from_flags(name, [_AUTO], reward_flags.given())]
+  return [method_specs.from_flag(name, [_AUTO], reward_flags.given())]
 
 
 def main():

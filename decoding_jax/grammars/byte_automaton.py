@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding_jax.grammars import token_automaton, vocabulary_digest
+from decoding_jax.grammars import (finite_automata, token_automaton,
+                                   vocabulary_digest)
 from decoding_jax.grammars.finite_automata import Dfa, TooLarge
 from decoding_jax.grammars.token_automaton import Automaton
 from decoding_jax.types import NONE
@@ -41,11 +42,8 @@ def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
   """
   token_automaton.check_pieces(pieces)
   ends = token_automaton.end_tokens(eos_id, len(pieces))
-  table = np.full((len(dfa.moves), _BYTES), NONE, np.int32)
-  for row, arcs in zip(table, dfa.moves):
-    for low, high, to in arcs:
-      row[low:high + 1] = to
-  levels = _trie(pieces, ends)
+  table = finite_automata.table(dfa, _BYTES)
+  levels = vocabulary_digest.cached(_TRIES, 1, _levels, pieces, ends)
   arcs, count = {}, 0
   for states in _alike(table):
     inside, exits = _of_loops(levels, table[states[0]] == states[0])
@@ -136,16 +134,8 @@ def _ranges(starts, counts):
   return np.arange(counts.sum()) + np.repeat(starts - before, counts)
 
 
-def _trie(pieces, ends):
-  """Returns the levels of the trie of a vocabulary; the last one is kept."""
-  key = vocabulary_digest.of_pieces(pieces), ends
-  if key not in _TRIES:
-    _TRIES.clear()
-    _TRIES[key] = _levels(pieces, ends)
-  return _TRIES[key]
-
-
 def _levels(pieces, ends):
+  """Returns the levels of the trie of a vocabulary."""
   text = np.frombuffer(b"".join(pieces), np.uint8)
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   places = np.cumsum(lengths) - lengths

@@ -7,6 +7,8 @@ import dataclasses
 import time
 from typing import NamedTuple
 
+import numpy as np
+
 # States of a deterministic automaton, unless another limit is given.
 MAX_STATES = 20_000
 # Subsets between two looks at the clock.
@@ -53,13 +55,29 @@ def add_state(nfa: Nfa) -> int:
   return size - 1
 
 
-def add_text(nfa: Nfa, start: int, text: bytes) -> int:
-  """Returns the state after a text that begins in a state."""
+def add_text(nfa: Nfa, start: int, text) -> int:
+  """Returns the state after a text, symbols that begin in a state."""
   for symbol in text:
     state = add_state(nfa)
     nfa.moves[start].append((symbol, symbol, state))
     start = state
   return start
+
+
+def add_dfa(nfa: Nfa, start: int, dfa: Dfa) -> int | None:
+  """Adds the texts of an automaton; returns the state after, None for none."""
+  if is_empty(dfa):
+    return None
+  end = add_state(nfa)
+  states = [start, *(add_state(nfa) for _ in dfa.moves[1:])]
+  if any(to == 0 for row in dfa.moves for _, _, to in row):
+    # A state of its own: other texts begin in `start`, which nothing leads to.
+    states[0] = add_state(nfa)
+    nfa.empty[start].append(states[0])
+  for here, row, final in zip(states, dfa.moves, dfa.finals):
+    nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
+    nfa.empty[here] += [end] if final else []
+  return end
 
 
 def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
@@ -153,6 +171,15 @@ def complement(x: Dfa, highest: int) -> Dfa:
       full.append((place, highest, sink))
     moves.append(full)
   return _live(Dfa(moves, [not final for final in x.finals] + [True]))
+
+
+def table(x: Dfa, size: int):
+  """Returns `[Q, size]` int32, states after the symbols below; -1 for none."""
+  rows = np.full((len(x.moves), size), -1, np.int32)
+  for row, arcs in zip(rows, x.moves):
+    for low, high, to in arcs:
+      row[low:high + 1] = to
+  return rows
 
 
 def is_empty(x: Dfa) -> bool:

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import beam
-from decoding_jax.speculation import conditional_transport, layers, traversal
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import (conditional_transport, layers,
+                                                traversal)
 from decoding_jax.testing import exactness
 from decoding_jax.types import Draws, DraftTree, Layout, NONE, Verifier
 

@@ -1,6 +1,7 @@
 """Launches programs: flags, configs, models, one-line errors."""
 
 import contextlib
+import difflib
 import errno
 import math
 import os
@@ -29,6 +30,17 @@ _MOST_INTEGER = 10**12
 flags.disclaim_key_flags()
 # Shipped configs, next to the programs in a clone and in an installed package.
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+# Our flags by their names in other engines.
+_SYNONYMS = {
+    "max_tokens": ("max_new_tokens",), "max_length": ("max_new_tokens",),
+    "n": ("num_samples", "texts"), "model": ("target",),
+    "tokenizer": ("target",), "batch_size": ("batch",),
+    "speculative_model": ("draft",), "draft_model": ("draft",),
+    "assistant_model": ("draft",), "prompt_file": ("prompts",),
+    "output": ("workdir",), "num_return_sequences": ("num_samples", "texts")}
+# Sizes of methods that were flags.
+_SIZES = ("width", "depth", "num_paths", "num_beams", "num_groups", "branching",
+          "children", "verification", "sizes")
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # Libraries without errno, such as TensorStore, have its text in a message.
@@ -222,8 +234,7 @@ def _parse_flags(argv):
     logging.get_absl_handler().setFormatter(None)
     return argv
   except flags.UnrecognizedFlagError as e:
-    _fail(f"there is no flag --{e.flagname}, but --config.{e.flagname}."
-          if _is_field(e.flagname) else e)
+    _fail(_unknown_flag(e.flagname) or e)
   except flags.Error as e:
     # A config file that raises: only its message, not the traceback around it.
     _fail(_root(e) if "Traceback" in str(e) else e)
@@ -235,9 +246,22 @@ def _parse_flags(argv):
     _fail(e)
 
 
-def _is_field(name):
-  """Returns whether the program has a config with this field."""
-  return "config" in flags.FLAGS and name in (flags.FLAGS["config"].value or ())
+def _unknown_flag(name):
+  """Returns what may be meant by a flag that is not there; "" if nothing."""
+  if "config" in flags.FLAGS and name in (flags.FLAGS["config"].value or ()):
+    return f"there is no flag --{name}, but --config.{name}."
+  if name in _SIZES and "method" in flags.FLAGS:
+    return (f"there is no flag --{name}: sizes of a method are part of it, as "
+            'in --method="rsd_s(3, 4)".')
+  ours = [x for x in _SYNONYMS.get(name, ()) if x in flags.FLAGS]
+  return ours and f"there is no flag --{name}, but --{ours[0]}."
+
+
+def nearest(name, names) -> str:
+  """Returns "did you mean x, y?" of the names nearest to one; else all."""
+  close = difflib.get_close_matches(str(name), names, n=3)
+  return (f"did you mean {', '.join(close)}?" if close else
+          f"there are {', '.join(names)}")
 
 
 def _check_numbers(name, value):
@@ -328,4 +352,10 @@ def model_folder(name):
     UserError: if there is neither such a folder nor such a model.
   """
   with user_errors(OSError, ValueError):
-    return resolve.folder(name)
+    try:
+      return resolve.folder(name)
+    except FileNotFoundError as e:
+      close = difflib.get_close_matches(
+          str(name), [x.name for x in resolve.PRETRAINED.glob("*")])
+      hint = f" Did you mean {', '.join(close)}?" if close else ""
+      raise FileNotFoundError(f"{e}{hint}") from e

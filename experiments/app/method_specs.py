@@ -7,14 +7,27 @@ name in a mapping may itself be such a string, to which the mapping adds sizes.
 
 import ast
 from collections.abc import Mapping
+import importlib
 import inspect
 import numbers
 
 import decoding_jax as dj
 from experiments.app import launch
+from models import heads
 
 _FORMS = "as rsd_s(3, 4) or rsd_s(width=3, depth=4)"
 _VALUES = "a number, a string, True, False, None or a list of such"
+# Sizes of a method that `--method` names without any.
+_SIZES = {"width": 3, "depth": 4, "num_paths": 3, "num_beams": 4,
+          "num_groups": 2, "branching": (2, 2, 1),
+          "children": ((2,), (2, 0), (1, 1))}
+# Methods by the names that papers and other engines have for them.
+_ALIASES = {
+    "greedy": "autoregressive with --temperature=0", "plain": "autoregressive",
+    "sd": "speculative(4)", "assisted": "speculative(4)",
+    "draft_model": "speculative(4)", "block": "speculative(4, block)",
+    "ngram": "prompt_lookup", "pld": "prompt_lookup", "rsd": "rsd_s(3, 4)"}
+_HEADS = ("eagle", "eagle2", "eagle3", "dspark", "dflash", "mtp", "p_eagle")
 
 
 def read(spec, where: str = "method") -> dj.Method:
@@ -47,19 +60,53 @@ def read(spec, where: str = "method") -> dj.Method:
                            "needed, of which a tree fits into memory.") from e
 
 
+def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
+  """Makes the method of `--method`; sizes that are not given have defaults.
+
+  Args:
+    spec: a name or a call.
+    more: other names that the flag takes, for the error.
+    reward: whether the program has a reward, which some methods need.
+  """
+  name, sizes = parse(spec, "--method", more)
+  method = read({"name": name, **_defaults(name, sizes), **sizes}, "--method")
+  if not reward and any(getattr(decoder, "needs_reward", False)
+                        for decoder in (method.sampled, method.greedy)):
+    raise launch.UserError(
+        f"--method={name} is steered by a reward, of which there is none here: "
+        "experiments.generate has --reward, experiments.cdsl has those of "
+        "tasks.")
+  return method
+
+
+def help_text(*others) -> str:
+  """Returns the help of `--method`, which takes `others` as names too."""
+  return ("Method, with sizes or without, such as rsd_s(3, 4): "
+          f"{', '.join([*others, *dj.methods.names()])}. Wrong sizes are "
+          "answered by those that a method takes.")
+
+
+def _defaults(name, sizes):
+  """Returns sizes that a method needs: of `_SIZES`, else its first example."""
+  examples = getattr(importlib.import_module(f"decoding_jax.methods.{name}"),
+                     "EXAMPLES", ())
+  defaults = {**(examples[0] if examples else {}), **_SIZES}
+  needed = [size for size, parameter in inspect.signature(
+      getattr(dj.methods, name)).parameters.items()
+            if parameter.default is parameter.empty and size not in sizes]
+  unset = [size for size in needed if size not in defaults]
+  if unset:
+    arguments = ", ".join(f"{size}=2" for size in unset)
+    raise launch.UserError(f"--method={name} needs {', '.join(unset)}: "
+                           f"--method='{name}({arguments})'.")
+  return {size: defaults[size] for size in needed}
+
+
 def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
   """Splits a specification into name and sizes, which may be too few.
 
-  Args:
-    spec: a mapping or a string.
-    where: see `read`.
-    more: what else could be given as a name, for the error.
-
-  Returns:
-    The name of a method, and a dict from names of sizes to hashable values.
-
-  Raises:
-    UserError: as `read`, without regard to what the sizes are.
+  Sizes are hashable: lists become tuples. Arguments and errors are those of
+  `read`; `more` are other names that are allowed, for the error.
   """
   if isinstance(spec, str):
     return _parse_call(spec, where, more)
@@ -68,62 +115,47 @@ def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
     raise launch.UserError(f"{where}={spec!r}: a method {_FORMS}, or a mapping "
                            "with its name and sizes is needed.")
   sizes = dict(spec.items())
-  name = sizes.pop("name", None)
-  found = {}
+  name, first = sizes.pop("name", None), {}
   if isinstance(name, str):
-    name, found = _parse_call(name, where, more)
+    name, first = _parse_call(name, where, more)
   check_name(name, where, more)
-  return name, _joined(name, found, freeze(sizes, where), where)
-
-
-def freeze(sizes, where: str) -> dict:
-  """Makes the values of sizes hashable: lists become tuples.
-
-  Args:
-    sizes: a mapping.
-    where: see `read`.
-
-  Returns:
-    A dict.
-
-  Raises:
-    UserError: naming the size, for a value that no size can have.
-  """
-  return {name: _frozen(value, f"{where}: {name}={value!r}")
-          for name, value in sizes.items()}
+  return name, _joined(name, first, {
+      size: _frozen(value, f"{where}: {size}={value!r}")
+      for size, value in sizes.items()}, where)
 
 
 def check_name(name, where: str, more=()):
   """Raises `UserError` unless it is the name of a method; see `parse`."""
   names = dj.methods.names()
-  if name not in names:
-    raise launch.UserError(
-        f"{where}: {name!r} is not one of {', '.join([*names, *more])}.")
-
-
-def examples() -> list[str]:
-  """Returns the examples of all methods as strings that can be read."""
-  return [f"{name}({', '.join(f'{k}={v!r}' for k, v in sizes.items())})"
-          for name, found in dj.methods.example_arguments().items()
-          for sizes in found]
+  if not isinstance(name, str):
+    raise launch.UserError(f"{where}: the name of a method is needed, not "
+                           f"{name!r}.")
+  if name in names:
+    return
+  if name in more:
+    hint = "it takes no sizes"
+  elif name in _ALIASES:
+    hint = f"it is {_ALIASES[name]} here"
+  elif name in (*_HEADS, *heads.names()):
+    hint = ("it is a head, which drafts: --draft names its folder, and a "
+            "method is one such as rsd_s(3, 4)")
+  else:
+    hint = launch.nearest(name, [*more, *names])
+  raise launch.UserError(f"{where}: {name!r} is no method: {hint}.")
 
 
 def call(text: str, where: str, takes, form: str = "a call of one of its names "
          "is needed") -> tuple[str, dict]:
-  """Splits the text of a call into its name and its arguments by name.
+  """Splits a call such as "f(1, width=2)" or "f" into name and arguments.
 
   Args:
-    text: such as "f(1, width=2)" or "f".
-    where: as of `read`.
-    takes: `name -> list of parameters`, which raises for one that is unknown.
+    text: the call.
+    where: flag or field that has it, for errors.
+    takes: `name -> list of parameters`, which raises for an unknown name.
     form: what is needed, for the error about a text that is no call.
 
   Returns:
     The name, and a dict from parameters to hashable values.
-
-  Raises:
-    UserError: for a text that is no call, and arguments that are too many,
-      given twice, or no literals.
   """
   wrong = launch.UserError(f"{where}={text!r}: {form}.")
   try:
@@ -140,14 +172,15 @@ def call(text: str, where: str, takes, form: str = "a call of one of its names "
     raise launch.UserError(f"{where}={text!r}: {name} takes "
                            f"{', '.join(names) or 'no sizes'}.")
   given = [*zip(names, node.args), *((x.arg, x.value) for x in node.keywords)]
-  found = {}
-  for size, value in given:
+  values = {}
+  for size, node in given:
     # `f(**x)` has no name, `f(*x)` no literal.
     if size is None:
       raise wrong
-    value = _literal(value, where, text)
-    found = _joined(name, found, freeze({size: value}, where), where)
-  return name, found
+    value = _literal(node, where, text)
+    values = _joined(name, values, {
+        size: _frozen(value, f"{where}: {size}={value!r}")}, where)
+  return name, values
 
 
 def _parse_call(text, where, more):
@@ -164,7 +197,7 @@ def _literal(node, where, text):
     return node.id
   try:
     return ast.literal_eval(node)
-  except ValueError as e:
+  except (ValueError, TypeError) as e:
     raise launch.UserError(f"{where}={text!r}: {ast.unparse(node)} is not "
                            f"{_VALUES}.") from e
 

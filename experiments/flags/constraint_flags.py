@@ -11,7 +11,7 @@ import decoding_jax as dj
 from decoding_jax.validation import values
 from experiments.app import launch
 from experiments.devices import model_pair
-from experiments.devices import processed_pair
+from experiments.devices import mesh as mesh_lib
 from experiments.flags import grammar_engine
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -82,7 +82,7 @@ def apply(pair: model_pair.ModelPair, prompt_length: int,
              # ignored.
              *_no_repeat(pair, prompt_length, budget),
              *_momentum(pair, prompt_length, budget)]
-  return processed_pair.apply(pair, found)
+  return mesh_lib.with_processors(pair, found)
 
 
 def with_penalties(pair: model_pair.ModelPair, prompt_length: int,
@@ -101,7 +101,7 @@ def with_penalties(pair: model_pair.ModelPair, prompt_length: int,
     UserError: for values that no processor can be made of.
   """
   with launch.user_errors(ValueError):
-    return processed_pair.apply(pair, [
+    return mesh_lib.with_processors(pair, [
         *_penalties(pair, budget), *_thinking(pair),
         *_no_repeat(pair, prompt_length, budget),
         *_momentum(pair, prompt_length, budget)])

@@ -6,12 +6,12 @@ from absl import flags
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.devices import guides
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.devices import start_tables
 from experiments.flags import constraint_flags
-from experiments.flags import method_flags
 from experiments.flags import model_flags
 from models.text import tokenizer_files
 
@@ -19,7 +19,7 @@ from models.text import tokenizer_files
 _FILE = tokenizer_files.GENERATION
 METHOD = flags.DEFINE_string(
     "method", "rsd_s",
-    method_flags.help_text("auto of experiments.generate and complete"))
+    method_specs.help_text("auto of experiments.generate and complete"))
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                       "Most tokens to generate.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,

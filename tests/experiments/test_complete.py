@@ -16,7 +16,7 @@ from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
-from experiments.evaluation import results_store
+from experiments.harness import store as results_store
 from experiments.timing import auto_method
 from support import helpers
 
@@ -29,7 +29,7 @@ def _complete(folders, prompts, workdir, *more):
   process = helpers.start(
       "-m", "experiments.complete", f"--prompts={prompts}",
       f"--workdir={workdir}", f"--target={folders[0]}",
-      f"--draft={folders[1]}", "--width=2", "--depth=1", "--max_new_tokens=6",
+      f"--draft={folders[1]}", "--method=rsd_s(2, 1)", "--max_new_tokens=6",
       "--num_samples=2", f"--compilation_cache={workdir}/compiled", *more)
   return (*process.communicate(), process.returncode)
 

@@ -1,4 +1,4 @@
-"""Tests of `app.launch` and `evaluation.results_store`."""
+"""Tests of `app.launch` and `harness.store`."""
 
 import json
 import math
@@ -19,7 +19,7 @@ import pytest
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import multihost
-from experiments.evaluation import results_store
+from experiments.harness import store as results_store
 from experiments.timing import stopwatch
 from models import tabular
 
@@ -45,9 +45,11 @@ _MISTAKES = {
     "generate --mesh=": "--mesh=: data:N, model:N, both with a comma between",
     "generate --coordinator=there --num_processes=1": "--coordinator=there: ad",
     "rsd leftover": "unexpected argument 'leftover'",
-    "generate --method=medusa": "'medusa' is not one of ",
+    "generate --method=medusa": "'medusa' is no method: it is a head",
     "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
-    "generate --method=auto --width=3": "chooses sizes by itself, and width",
+    "generate --method=rsd_s --width=3": "sizes of a method are part of it",
+    "generate --max_tokens=3": "no flag --max_tokens, but --max_new_tokens.",
+    "generate --draft=python-drft": "Did you mean python-draft",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
     "generate --prompt=\udcff": "is no text in UTF-8",
     "generate --presence_penalty=-inf": "penalty=-inf: a finite number is",
@@ -96,7 +98,7 @@ def test_help_shows_flags_of_all_modules():
   shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", _help("generate"), re.M))
   assert {"method", "prompt", "chat", "system", "stream", "regex",
           "json_schema", "stop", "repetition_penalty", "no_repeat_ngram_size",
-          "width", "depth", "branching", "sizes", "mesh"} <= shown
+          "mesh"} <= shown
   # Those of absl itself are what --helpfull is for.
   assert "verbosity" not in shown
 

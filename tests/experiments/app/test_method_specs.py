@@ -35,19 +35,38 @@ def test_values_of_strings(spec, method):
   assert method_specs.read(spec).name == method.name
 
 
-def test_examples_are_strings_of_their_methods():
-  found = [method_specs.read(text) for text in method_specs.examples()]
-  assert found == [method for group in dj.methods.examples().values()
-                   for method in group]
-  assert "rsd_s(width=3, depth=2)" in method_specs.examples()
+@pytest.mark.parametrize("spec, method", [
+    ("rsd_s(2)", dj.methods.rsd_s(2, 4)),
+    ("sequoia", dj.methods.sequoia(((2,), (2, 0), (1, 1)))),
+    ("diverse_beam_search(num_groups=1)", dj.methods.diverse_beam_search(4, 1)),
+    ("autoregressive", dj.methods.autoregressive())])
+def test_sizes_that_a_flag_leaves_out_have_defaults(spec, method):
+  assert method_specs.from_flag(spec).name == method.name
+
+
+def test_a_size_without_a_default_is_asked_for(monkeypatch):
+  monkeypatch.setattr(dj.methods, "rsd_c", lambda rounds, steps: None)
+  with pytest.raises(launch.UserError, match=(
+      r"needs rounds, steps: --method='rsd_c\(rounds=2, steps=2\)'")):
+    method_specs.from_flag("rsd_c")
 
 
 @pytest.mark.parametrize("spec, message", [
-    ({"name": "medusa"}, "trees: 'medusa' is not one of .*autoregressive, "),
-    ("medusa(2)", "trees: 'medusa' is not one of .*autoregressive, "),
-    ({}, "None is not one of"),
-    ({"name": 3}, "trees: 3 is not one of"),
-    ({"name": {"a": 1}}, "is not one of"),
+    ("rsd_x", "'rsd_x' is no method: did you mean rsd_s, rsd_c"),
+    ("atuo", "did you mean auto"), ("auto(3)", "it takes no sizes"),
+    ("greedy", "it is autoregressive with --temperature=0 here"),
+    ("eagle3", "it is a head, which drafts: --draft names"),
+    ("cdsl", "--method=cdsl is steered by a reward.*cdsl has")])
+def test_what_a_flag_may_mean(spec, message):
+  with pytest.raises(launch.UserError, match=message):
+    method_specs.from_flag(spec, ["auto"])
+
+
+@pytest.mark.parametrize("spec, message", [
+    ({"name": "medusa"}, "trees: 'medusa' is no method: it is a head"),
+    ("zzz(2)", "trees: 'zzz' is no method: there are .*autoregressive, "),
+    ({}, "needed, not None"), ({"name": 3}, "needed, not 3"),
+    ({"name": {"a": 1}}, "needed, not {"),
     (3, "trees=3: a method as rsd_s.* or a mapping"),
     (None, "trees=None: a method"),
     ({"name": "rsd_s", "width": 3}, "takes width, depth, .*: missing.*'depth'"),

@@ -230,7 +230,7 @@ def test_scores_of_a_cache_are_not_in_memory():
 @NEEDS_COMPILER
 @pytest.mark.parametrize("arguments", [
     ["--method=autoregressive"],
-    ["--mesh=data:2,model:2", "--batch=4", "--width=2", "--depth=2"]],
+    ["--mesh=data:2,model:2", "--batch=4", "--method=rsd_s(2, 2)"]],
                          ids=["plain", "trees"])
 def test_a_generation_is_compiled(arguments):
   output, _ = finished(

@@ -9,7 +9,6 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
 from experiments.app import method_specs
-from experiments.flags import method_flags
 from library import test_lowering
 from models.testing import exactness
 from support import example_methods
@@ -73,7 +72,6 @@ def lists():
   """Returns the names of the methods in each list that is derived."""
   return {
       "names": set(dj.methods.names()),
-      "specs": {text.split("(")[0] for text in method_specs.examples()},
       "exactness": names(exactness.tested_methods()),
       "tests": names(example_methods.drafting_and_verifying()),
       "lowering": names(test_lowering.methods())}
@@ -87,7 +85,7 @@ def test_a_file_that_is_added_is_in_every_list(add):
   method = getattr(dj.methods, NAME)(width=3)
   assert method in dj.methods.examples()[NAME]
   assert method_specs.read(f"{NAME}(3)").name == method.name
-  assert method_flags.help_text().count(NAME) == 2
+  assert method_specs.help_text().count(NAME) == 1
 
 
 def test_a_file_without_make_is_refused(add):

@@ -63,7 +63,7 @@ def main(*flags):
 
 
 def test_main_tells_right_from_wrong():
-  status, output, errors = main("--method=speculative", "--depth=1",
+  status, output, errors = main("--method=speculative(1)",
                                 "--rows=20000", "--length=3")
   assert status == 0, errors
   lines = output.splitlines()
@@ -82,7 +82,7 @@ def test_main_tests_drafters_without_a_model():
 
 def test_main_tells_a_method_of_another_distribution():
   """A beam is no sample."""
-  status, output, errors = main("--method=beam_search", "--num_beams=2",
+  status, output, errors = main("--method=beam_search(2)",
                                 "--rows=2000", "--length=2")
   assert status == 2, output
   assert " NO" in output
