@@ -128,14 +128,14 @@ def _methods(draft=None):
   name = generation_flags.METHOD.value
   if name != _AUTO:
     return [method_specs.from_flag(name, [_AUTO])]
-  return auto_method.methods(draft or model_flags.has_drafter())
+  return auto_method.methods(draft or model_flags.has_drafter(), _BATCH.value)
 
 
 def _chosen(pair, prompts):
   """Returns the spec that `auto` chooses, or chose at an earlier start."""
   known = results_store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
   if known or not prompts:
-    return known or {"name": "autoregressive"}
+    return known or auto_method.PLAIN
   texts = prompts[:max(_TRIED, _BATCH.value)]
   lengths = np.array([len(x) for x in texts])
   padded = np.zeros((len(texts), lengths.max()), np.int32)
@@ -144,23 +144,15 @@ def _chosen(pair, prompts):
   choice = auto_method.choose(
       pair, padded, lengths, generation_flags.MAX_NEW_TOKENS.value,
       generation_flags.sampling(), _BATCH.value)
-  print(choice.reason, flush=True)
-  return choice.plan.spec
+  print(f"{choice.table}\n{choice.reason}", flush=True)
+  return choice.spec
 
 
 def complete(method, pair, prompts, room, size, path):
-  """Decodes the prompts and samples that have no text yet.
+  """Decodes prompts and samples that have no text in the results at `path`.
 
-  Args:
-    method: a `dj.Method`.
-    pair: a `ModelPair`.
-    prompts: tokens of each.
-    room: tokens of a prompt, at most.
-    size: rows of one program.
-    path: of the results, read and appended to.
-
-  Returns:
-    list of records, of this and of earlier starts.
+  `room` is the most tokens of a prompt, `size` the rows of one program. Returns
+  the records of this and of earlier starts.
   """
   records = results_store.read(path, "prompt", "sample", "finish")
   done = {(r["prompt"], r["sample"]) for r in records}

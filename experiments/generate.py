@@ -62,7 +62,7 @@ def _methods(draft=None):
   """Returns the methods that may decode, with a drafter where it is open."""
   name = generation_flags.METHOD.value
   if name == _AUTO:
-    return auto_method.methods(draft or model_flags.has_drafter())
+    return auto_method.methods(draft or model_flags.has_drafter(), 1)
   if memory_budget_flag.num_bytes() is not None:
     raise launch.UserError(f"--memory_budget and --method={name}: it is "
                            f"--method={_AUTO} that chooses by a budget.")
@@ -128,7 +128,7 @@ def main():
   for line in others:
     print(line)
   if generation_flags.METHOD.value == _AUTO:
-    print(choice.reason)
+    print(f"{choice.table}\n{choice.reason}")
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
   for line in (*reward_flags.line(out), *rates,
                *_remarks(pair, display_flags.tokens(out, lengths))):

@@ -87,29 +87,6 @@ def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
       (beam / known - 1) / np.log(width), 0))
 
 
-def acceptance_of_ranks(ranks, most: int, depth: int) -> Acceptance:
-  """Returns what texts say of acceptance, where drafts follow the text.
-
-  Args:
-    ranks: list of `[n]` integers, one array a text: the rank that each of its
-      tokens has among the children of the text before it, the best one 0.
-    most: K, children of a node; a rank of K or more is accepted by none.
-    depth: D, levels of chains that are counted.
-
-  Returns:
-    `Acceptance`, in which wider beams accept no more.
-  """
-  known = np.concatenate([np.zeros(0, int), *ranks])
-  tested = [(known >= rank).sum() for rank in range(most)]
-  hits = [(known == rank).sum() for rank in range(most)]
-  chain = np.zeros(depth + 1)
-  for of_text in ranks:
-    for start in range(len(of_text) - depth + 1):
-      missed = np.flatnonzero(of_text[start:start + depth])
-      chain[missed[0] if len(missed) else depth] += 1
-  return acceptance(tested, hits, chain, chain, 2)
-
-
 def expected_tokens(children, accept: Acceptance) -> float:
   """Tokens of a step with a tree, the one after the path included.
 

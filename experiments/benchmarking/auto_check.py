@@ -16,17 +16,9 @@ FILE = "trials.json"
 def from_config(config, pair, workdir):
   """Chooses a method for each dtype, batch and temperature.
 
-  Choices are kept in the workdir.
-
-  Args:
-    config: see `configs/benchmark.py`; without `auto` nothing is chosen.
-    pair: of `systems.open_pair`.
-    workdir: folder of results.
-
-  Returns:
-    dict from (dtype, batch, temperature) to JSON objects: `spec` and `name` of
-    the method; `rate` and `predicted`, measured and predicted tokens per
-    second; and `reason`.
+  Choices are kept in the workdir. Returns a dict from (dtype, batch,
+  temperature) to `spec`, `name`, `rate`, `predicted` (tokens a second) and
+  `reason`.
   """
   if not config.auto:
     return {}
@@ -50,12 +42,7 @@ def methods(choices):
 
 
 def remarks(choices, rows):
-  """Returns a line for each choice: its reason, and the rate measured later.
-
-  Args:
-    choices: of `from_config`.
-    rows: of `tables.rows`.
-  """
+  """Returns a line for each choice: its reason, and the rate measured later."""
   rates = {row["entry"]: row["rate"] for row in rows}
   found = []
   for (dtype, batch, temperature), choice in choices.items():
@@ -79,6 +66,6 @@ def _choose(config, pair, dtype, batch, temperature):
       systems.sampling(config, temperature), batch)
   # The programs of its trials are not needed any more.
   jax.clear_caches()
-  return {"name": choice.method.name, "spec": choice.plan.spec,
-          "rate": choice.plan.rate, "predicted": choice.predicted,
+  return {"name": choice.method.name, "spec": choice.spec,
+          "rate": choice.rate, "predicted": choice.expected,
           "reason": choice.reason}

@@ -61,17 +61,7 @@ def apply(pair: model_pair.ModelPair, prompt_length: int,
           budget: int) -> model_pair.ModelPair:
   """Applies the processors that flags ask for to both models.
 
-  Args:
-    pair: with parameters.
-    prompt_length: tokens of the longest prompt.
-    budget: most tokens of a completion.
-
-  Returns:
-    A pair; the same one if no flag is set.
-
-  Raises:
-    UserError: for flags with values that are wrong or too large, and for
-      several of those that say how the completion ends.
+  `prompt_length` is of the longest prompt, `budget` the most new tokens.
   """
   with launch.user_errors(ValueError, ImportError, OSError):
     grammar = _grammar(pair)
@@ -87,19 +77,7 @@ def apply(pair: model_pair.ModelPair, prompt_length: int,
 
 def with_penalties(pair: model_pair.ModelPair, prompt_length: int,
                    budget: int) -> model_pair.ModelPair:
-  """Applies all processors but that of a grammar, to estimate memory by.
-
-  Args:
-    pair: its parameters may be shapes.
-    prompt_length: tokens of the longest prompt.
-    budget: most tokens of a completion.
-
-  Returns:
-    A pair.
-
-  Raises:
-    UserError: for values that no processor can be made of.
-  """
+  """Applies all processors but that of a grammar, to estimate memory by."""
   with launch.user_errors(ValueError):
     return processed_pair.apply(pair, [
         *_penalties(pair, budget), *_thinking(pair),

@@ -51,16 +51,7 @@ def of_regex(pattern, pieces, eos_id):
 
 
 def of_schema(schema, pieces, eos_id):
-  """Returns the processor of a JSON schema, and its parameters.
-
-  Args:
-    schema: a text.
-    pieces: the bytes of V tokens.
-    eos_id: tokens that end a text.
-
-  Raises:
-    ValueError: if no engine that may follow it takes it.
-  """
+  """Returns the processor of a JSON schema, and its parameters."""
   name = _ENGINE.value
   if name not in (AUTO, AUTOMATON):
     return _host(_engine(name).json_schema(schema, pieces, eos_id), name)
@@ -137,11 +128,7 @@ def _say(line):
 
 
 def report(params) -> str:
-  """Returns a line on the time that a grammar took on the host; "" for none.
-
-  Args:
-    params: of a target, with those of its processors.
-  """
+  """Returns a line on the time that a grammar took on the host, else ""."""
   found = _applied(params, dj.processors.HostGrammar)
   if found is None:
     return ""
@@ -151,15 +138,9 @@ def report(params) -> str:
 
 
 def ends(pair, texts) -> tuple[np.ndarray, np.ndarray]:
-  """Returns which texts are complete by the grammar or stop strings of a run.
+  """Returns which texts `[N, T]` may and must end, two arrays `[N]` bool.
 
-  Args:
-    pair: whose processors and end tokens are used.
-    texts: `[N, T]` int32, the tokens of completions.
-
-  Returns:
-    Two arrays `[N]` bool: where a text may end, and where it must. Both are
-    False without a grammar.
+  By the grammar or stop strings of a pair; both are False without one.
   """
   for processor, *kinds in (
       (dj.processors.automaton(), dj.processors.Automaton,

@@ -16,11 +16,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10,
 
 
 def num_bytes() -> int | None:
-  """Returns the value of the flag in bytes; None for no limit.
-
-  Raises:
-    UserError: for a value that is no positive number of bytes.
-  """
+  """Returns the value of the flag in bytes; None for no limit."""
   if not _BUDGET.value:
     return None
   found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]?I?B?)",

@@ -36,12 +36,7 @@ def has_drafter() -> bool:
 
 
 def open_pair(name, methods) -> model_pair.ModelPair:
-  """Opens both models without parameters, see `model_pair.open_pair`.
-
-  Args:
-    name: value of `--method`.
-    methods: list of `dj.Method`, those that may decode.
-  """
+  """Opens both models without parameters, see `model_pair.open_pair`."""
   draft = drafts.of_target(TARGET.value, _DRAFT.value).for_methods(
       name, methods, TARGET.value)
   return model_pair.open_pair(TARGET.value, draft, _DTYPE.value,

@@ -49,17 +49,7 @@ def given() -> bool:
 
 def judged(pair: model_pair.ModelPair, prompt_length: int,
            budget: int) -> Judged:
-  """Makes the reward that `--reward` names.
-
-  Args:
-    pair: of `model_pair.open_pair`.
-    prompt_length: tokens of the longest prompt.
-    budget: most tokens of a completion.
-
-  Raises:
-    UserError: for words that do not fit in the budget, or a model without a
-      reward or with another tokenizer.
-  """
+  """Makes the reward that `--reward` names, for prompts of at most P tokens."""
   name = _REWARD.value
   if not name:
     return Judged()

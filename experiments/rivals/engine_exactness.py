@@ -72,17 +72,7 @@ class Finding(NamedTuple):
 
 
 def test(name, texts, length, seed=0):
-  """Tests all settings of an engine.
-
-  Args:
-    name: a key of `engines.ENGINES`.
-    texts: number of texts at temperature 1.
-    length: tokens of each.
-    seed: of the first text; others follow.
-
-  Returns:
-    list of `Finding`.
-  """
+  """Tests all settings of an engine by `texts` texts of `length` tokens."""
   target, draft = exactness.random_tables(_VOCAB)
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
@@ -108,12 +98,10 @@ def table(findings) -> str:
 
 
 def p_value(texts, table_, window) -> float:
-  """Returns the p-value of windows of texts, given the tokens before them.
+  """Returns the p-value of windows of texts `[N, T]`, given the token before.
 
-  Args:
-    texts: `[N, T]` tokens; the first of each is only a condition.
-    table_: `[V, V]` distributions.
-    window: tokens of a window.
+  `table_ [V, V]` has the distributions; the first token of a text is only a
+  condition.
   """
   from scipy import stats  # Takes half a second, and few programs need it.
   blocks = np.stack([

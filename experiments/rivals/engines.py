@@ -119,17 +119,9 @@ def versions(name) -> str:
 
 
 def prepare(name) -> pathlib.Path:
-  """Makes the environment of an engine, unless it is there.
+  """Makes the environment of an engine, unless it is there; returns its folder.
 
-  Args:
-    name: a key of `ENGINES`.
-
-  Returns:
-    Its folder.
-
-  Raises:
-    ValueError: in one line, for an engine without an environment, or if its
-      packages cannot be installed.
+  Raises ValueError, in one line, if its packages cannot be installed.
   """
   engine, folder = ENGINES[name], FOLDER / name
   if not engine.requirements:

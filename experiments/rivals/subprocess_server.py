@@ -41,17 +41,9 @@ class Rival(NamedTuple):
 
 
 def start(tool, load) -> Rival:
-  """Starts a server and lets it load the models.
+  """Starts a server, which loads the models; raises `Failure`.
 
-  Args:
-    tool: a key of `engines.ENGINES`.
-    load: JSON object, see the server.
-
-  Returns:
-    A `Rival`, to be passed to `stop` in the end.
-
-  Raises:
-    Failure: if the server fails.
+  It is to be ended by `stop`.
   """
   log, engine = tempfile.TemporaryFile("w+"), engines.ENGINES[tool]
   path = os.pathsep.join(filter(None, [str(_ROOT),
@@ -69,18 +61,10 @@ def start(tool, load) -> Rival:
 
 
 def generate(rival, request) -> dict:
-  """Makes a rival generate.
+  """Makes a rival generate; raises `Failure`, after which others may follow.
 
-  Args:
-    rival: of `start`.
-    request: JSON object, see the server.
-
-  Returns:
-    JSON object: `tokens` of each row without its prompt, `seconds`,
-    `target_calls`, `peak_bytes`; the last two may be None.
-
-  Raises:
-    Failure: if the request fails; others may follow.
+  Returns `tokens` of each row without its prompt, `seconds`, and
+  `target_calls` and `peak_bytes`, which may be None.
   """
   return _ask(rival, {"generate": request})
 
@@ -98,11 +82,8 @@ def stop(rival) -> None:
 def serve(load, generate_) -> None:
   """Answers requests until stdin ends: the main loop of a server.
 
-  All other output of this process goes to stderr.
-
-  Args:
-    load: `JSON object -> (state, answer)`.
-    generate_: `state, JSON object -> answer`.
+  `load` is `request -> (state, answer)`, `generate_` is `(state, request) ->
+  answer`. All other output of this process goes to stderr.
   """
   answers, state = os.fdopen(os.dup(1), "w"), None
   os.dup2(2, 1)

@@ -9,7 +9,6 @@ from absl.testing import flagsaver
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree_planning
 from experiments import complete
 from experiments.app import method_specs
 from experiments.app import multihost
@@ -123,8 +122,7 @@ def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
   def choose(pair, prompts, lengths, budget, sampling, batch):
     del pair, sampling
     seen.append((prompts.tolist(), lengths.tolist(), budget, batch))
-    plan = tree_planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 1, 1, 1)
-    return auto_method.Choice(None, plan, 1.0, [plan], "why")
+    return auto_method.Choice(None, "rsd_c((2, 1))", 1.0, 1.0, "why", "")
 
   monkeypatch.setattr(auto_method, "choose", choose)
   flags.FLAGS.mark_as_parsed()

@@ -5,7 +5,6 @@ import json
 import ml_collections
 import pytest
 
-from decoding_jax.speculation import tree_planning
 from experiments.app import method_specs
 from experiments.benchmarking import auto_check
 from experiments.benchmarking import forward_cost_tables
@@ -77,10 +76,9 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
 
   def choose(pair, texts, lengths, new, sampling, batch):
     calls.append(batch)
-    plan = tree_planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 2.0, 0.1,
-                              20.0)
-    return auto_method.Choice(method_specs.read(plan.spec), plan, 24.0, [plan],
-                              "It is fast.")
+    spec = "rsd_c((2, 1))"
+    return auto_method.Choice(method_specs.read(spec), spec, 20.0, 24.0,
+                              "It is fast.", "")
 
   monkeypatch.setattr(auto_method, "choose", choose)
   monkeypatch.setattr(systems, "prompts", lambda *_: tiny.PROMPTS)

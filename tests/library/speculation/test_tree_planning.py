@@ -136,17 +136,6 @@ def test_the_smallest_tree_that_keeps_the_speed():
   assert not within(4)
 
 
-def test_acceptance_of_ranks():
-  """Three texts; the last one is shorter than a chain."""
-  ranks = [np.array([0, 0, 1]), np.array([2, 0, 9]), np.array([0])]
-  found = tree_planning.acceptance_of_ranks(ranks, 3, 2)
-  expected = tree_planning.acceptance(
-      [7, 3, 2], [4, 1, 1], [1, 2, 1], [1, 2, 1], 2)
-  for x, y in zip(found, expected):
-    np.testing.assert_allclose(x, y)
-  assert not found.beam.any()
-
-
 def test_seconds_of_a_step():
   costs = tree_planning.Costs(target=lambda n: 100.0 * n,
                               draft=lambda n: 10.0 * n,
