@@ -12,8 +12,9 @@ import numpy as np
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
+from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
-                                Pair, Reward, has_cache, num_models)
+                                Pair, Reward)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -58,23 +59,12 @@ def check_models(method: Method, target: LanguageModel,
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
-    if decoder.needs_draft and isinstance(draft, Head) and (
-        not decoder.takes_head):
-      raise ValueError(
-          "draft is a head, which drafts from what the target has computed: "
-          f"method {method.name} needs a language model.")
-    if decoder.needs_draft and not decoder.takes_head and not has_cache(draft):
-      raise ValueError(
-          "draft reads the target's cache, and has none of its own: method "
-          f"{method.name} needs a draft model that has.")
-    if decoder.needs_draft and isinstance(draft, Head):
-      _check_depth(method, draft)
+    if decoder.needs_draft:
+      _check_draft(method, kind, draft)
     if decoder.max_samples_per_node > target.vocab_size:
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
-    if isinstance(kind, Pair):
-      _check_number(method, kind.drafter.num_models, draft)
     if decoder.needs_features and (
         HIDDEN_STATES not in cache_lib.shapes(target).features):
       raise ValueError(
@@ -87,12 +77,17 @@ def check_models(method: Method, target: LanguageModel,
         f"{target.vocab_size}: the models need the same vocabulary.")
 
 
-def _check_number(method, needed, draft):
-  """Raises a ValueError for a draft of another number of models."""
-  if needed > 1 and num_models(draft) != needed:
-    raise ValueError(
-        f"draft is of {num_models(draft)} model(s): method {method.name} needs "
-        f"{needed}, as guided.mixture joins them, or --draft with commas.")
+def _check_draft(method, kind, draft):
+  """Raises a ValueError for a draft by which a method cannot draft."""
+  try:
+    if isinstance(kind, Pair):
+      language_model.draft_calls(kind.drafter, draft)
+    elif not kind.takes_head:
+      language_model.check_own_cache(draft)
+  except ValueError as e:
+    raise ValueError(f"method {method.name}: {e}") from None
+  if isinstance(draft, Head):
+    _check_depth(method, draft)
 
 
 def _check_depth(method, head):

@@ -12,17 +12,16 @@ left out, with a notice; they get environments of their own by
 `--prepare=pair` builds the synthetic pair of the config alone.
 """
 
+import functools
 import json
 import os
 import pathlib
 
 from absl import flags
+import jax
 
 from experiments.app import launch
 from experiments.app import preemption
-from experiments.app import text_tables
-from experiments.benchmarking import auto_check
-from experiments.benchmarking import forward_cost_tables
 from experiments.benchmarking import measurement
 from experiments.benchmarking import roofline_share
 from experiments.benchmarking import runs as benchmark_runs
@@ -32,6 +31,7 @@ from experiments.devices import model_pair
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.rivals import engines
+from experiments.timing import profile
 
 _PAIR = "pair"
 
@@ -58,14 +58,9 @@ def main():
   results_store.open_workdir(
       workdir, settings, measurement.FREE, timed=True,
       compiled=config.compilation_cache,
-      results=(results_store.RESULTS, auto_check.FILE, forward_cost_tables.FILE,
-               roofline_share.FILE))
+      results=(results_store.RESULTS, roofline_share.FILE))
   tools, notes = _tools(config)
-  known = forward_cost_tables.measured(config, pair, workdir)
-  chosen = auto_check.from_config(config, pair, workdir)
-  methods.update(auto_check.methods(chosen))
-  groups = benchmark_runs.entries(config, benchmark_runs.methods(
-      config.methods), tools, {at: x["name"] for at, x in chosen.items()})
+  groups = benchmark_runs.entries(config, methods, tools)
   path = workdir / results_store.RESULTS
   roof = roofline_share.measured(
       workdir, {
@@ -77,28 +72,35 @@ def main():
   records = measurement.measure(config, pair, methods, groups, path)
   rows = benchmark_tables.rows(
       records, roofline_share.from_runs(roof, config, pair, methods))
-  notes += [
-      *systems.remarks(pair),
-      roofline_share.note(roof), *forward_cost_tables.remarks(known),
-      *auto_check.remarks(chosen, rows)
-  ]
+  notes += [*systems.remarks(pair), roofline_share.note(roof)]
   benchmark_tables.write(workdir, rows, notes,
-                         forward_cost_tables.tables(known),
                          provenance.markdown({
                              **settings, "target": str(pair.target),
                              "draft": str(pair.draft)}))
-  print(text_tables.render([benchmark_tables.terminal(rows, notes),
-                            *forward_cost_tables.tables(known)],
-                           text_tables.terminal))
+  print(benchmark_tables.terminal(rows, notes))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
   )
   if PROFILE.value:
-    print(
-        forward_cost_tables.of_steps(config, pair,
-                                     benchmark_runs.methods(config.methods),
-                                     pathlib.Path(PROFILE.value)))
+    print(step_profiles(config, pair, methods, pathlib.Path(PROFILE.value)))
+
+
+def step_profiles(config, pair, methods, folder) -> str:
+  """Profiles the steps of each method, and returns the tables."""
+  texts, tables = systems.prompts(config, pair), []
+  for name in methods:
+    # A trace does not distinguish programs of one name.
+    jax.clear_caches()
+    entry = benchmark_runs.Entry(benchmark_runs.OURS, name, config.dtypes[0],
+                                 config.batches[0], config.temperatures[0])
+    run = functools.partial(systems.ours, config, pair, methods, texts,
+                            entry, 0)
+    table = profile.profile(run, run()["steps"],
+                            folder / name.replace("/", "-"))
+    title = benchmark_tables.title(entry.batch, entry.temperature)
+    tables.append(f"{name}, {entry.dtype}, {title.lower()}\n{table}")
+  return "\n\n".join(tables)
 
 
 def prepare(names, config):

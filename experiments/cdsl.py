@@ -27,7 +27,6 @@ from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
-from experiments.evaluation import operating_point
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.flags import share_prefix_flag
@@ -36,8 +35,6 @@ from experiments.timing import stopwatch
 
 # These only choose lines; a line does not depend on the others.
 _FREE = ("methods", "compilation_cache")
-# Results of what is chosen from, on examples of their own.
-CHOICE = "choice.jsonl"
 _BASELINE = constrained_run.Entry(
     "greedy", method_specs.read({"name": "autoregressive"}),
     dj.Sampling(temperature=0.0))
@@ -48,12 +45,8 @@ flags.adopt_module_key_flags(share_prefix_flag)
 
 
 def main():
-  config = launch.config(CONFIG, "concepts", "choice")
+  config = launch.config(CONFIG, "concepts")
   entries = constrained_run.entries(config)
-  choices = constrained_run.entries(config.choice, "choice.methods") if (
-      config.choice.examples) else {}
-  if choices:
-    operating_point.check(config, choices)
   launch.check_positive(config, "batch")
   mesh.join(config.target, config.batch)
   preemption.listen()
@@ -64,12 +57,11 @@ def main():
   warning = constraint_prompts.advice(config)
   if warning and multihost.first():
     print(warning, file=sys.stderr)
-  everything = (*entries.values(), *choices.values())
-  for entry in everything:
+  for entry in entries.values():
     constrained_run.check(config, pair, task, entry)
   prompt_length = max(map(len, task.prompts))
   pair = mesh.load(pair, [
-      kind for entry in (_BASELINE, *everything)
+      kind for entry in (_BASELINE, *entries.values())
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
   ], config.batch, min(config.batch, config.examples), prompt_length,
                    config.max_new_tokens)
@@ -79,34 +71,18 @@ def main():
                            f" and the mesh is {mesh_shapes.text(pair.mesh)}.")
   used = settings(config, pair, task)
   workdir = results_store.open_workdir(
-      WORKDIR.value, used, _FREE, timed=True, compiled=config.compilation_cache,
-      results=(results_store.RESULTS, CHOICE))
+      WORKDIR.value, used, _FREE, timed=True, compiled=config.compilation_cache)
 
-  def measured(entries, task, name):
-    params, batches = constrained_run.make_batches(config, task, pair,
-                                                   prompt_length)
-    decode = functools.partial(constrained_run.decoder, config, pair, task,
-                               params)
-    return measure(entries, decode, batches, task, pair.tokenizer,
-                   workdir / name)
-
-  note = ""
-  if choices:
-    first = config.choice.examples
-    found = measured(choices, constrained_tasks.part(task, 0, first), CHOICE)
-    # Times differ between processes.
-    label = multihost.from_first(lambda: operating_point.choose(
-        found, config.choice.reference, config.choice.within))
-    note = operating_point.describe(found, label, config)
-    entries[f"{label}, chosen"] = choices[label]._replace(
-        label=f"{label}, chosen")
-    task = constrained_tasks.part(task, first, len(task.prompts))
-  records = measured(entries, task, results_store.RESULTS)
+  params, batches = constrained_run.make_batches(config, task, pair,
+                                                 prompt_length)
+  decode = functools.partial(constrained_run.decoder, config, pair, task,
+                             params)
+  records = measure(entries, decode, batches, task, pair.tokenizer,
+                    workdir / results_store.RESULTS)
   if not multihost.first():
     return
-  constrained_tables.write(workdir, records, config, provenance.markdown(used),
-                           note)
-  print(constrained_tables.terminal(records, note))
+  constrained_tables.write(workdir, records, config, provenance.markdown(used))
+  print(constrained_tables.terminal(records))
   costs = task_rewards.host_costs(task.judge)
   if costs:
     print(costs)

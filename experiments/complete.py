@@ -144,7 +144,7 @@ def _chosen(pair, prompts):
   choice = auto_method.choose(
       pair, padded, lengths, generation_flags.MAX_NEW_TOKENS.value,
       generation_flags.sampling(), _BATCH.value)
-  print(f"{choice.table}\n{choice.reason}", flush=True)
+  print(choice.report, flush=True)
   return choice.spec
 
 

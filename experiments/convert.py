@@ -7,10 +7,10 @@
 
 The first command reads a folder of transformers (see docs/models.md) one tensor
 at a time, and writes a model that can be restored onto a mesh, with its
-tokenizer. The second converts back; of a Gemma 3 with images only the text
-model is kept, and a Phi-3 becomes a Llama. The third counts texts for methods
-that draft without a model, see docs/drafts.md, "Start tables". The output
-appears whole or not at all.
+tokenizer. The second writes the format that a model was read from, and Llama's
+for a model that was trained here; of a Gemma 3 with images only the text model
+is kept. The third counts texts for methods that draft without a model, see
+docs/drafts.md, "Start tables". The output appears whole or not at all.
 """
 
 import pathlib

@@ -4,8 +4,7 @@
   python -m experiments.diffusion --config=configs/diffusion.py:smoke
 
 All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares;
-FreeDave against the static decoding that it keeps; and the exact limits of
-parallel decoding next to what is measured.
+and FreeDave against the static decoding that it keeps.
 """
 
 import functools
@@ -24,20 +23,17 @@ from experiments.data import canvas_tasks
 from experiments.devices import model_pair
 from experiments.evaluation import canvas_run
 from experiments.evaluation import canvas_tables
-from experiments.evaluation import parallel_limits
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
-from experiments.scoring import intervals
 from experiments.timing import stopwatch
 from experiments.training import canvas_filter
 from models import checkpoints
 from models.text import tokenizers
 
 # These only choose lines; a line does not depend on the others.
-_FREE = ("methods", "limits")
-# Examples of the filter and of the limits have numbers of their own.
-_FILTER, _LIMITS = 10**6, 2 * 10**6
-_LIMIT_RESULTS = "limits.jsonl"
+_FREE = ("methods",)
+# Examples of the filter have numbers of their own.
+_FILTER = 10**6
 
 
 def main():
@@ -58,19 +54,18 @@ def main():
   decoders = functools.partial(canvas_run.decoder, config, model, params)
   records = measure(config, methods, decoders, examples,
                     workdir / results_store.RESULTS)
-  found = measure_limits(config, decoders, workdir / _LIMIT_RESULTS)
-  canvas_tables.write(workdir, records, found, config,
+  canvas_tables.write(workdir, records, config,
                       provenance.markdown(settings))
-  print(canvas_tables.text(records, found, config.canvas_tasks,
+  print(canvas_tables.text(records, config.canvas_tasks,
                            text_tables.terminal))
-  print(f"{workdir}: summary.md, {results_store.RESULTS}, {_LIMIT_RESULTS}, "
+  print(f"{workdir}: summary.md, {results_store.RESULTS}, "
         f"{results_store.RUN}, quality.png")
 
 
 def _check(config):
   launch.check_seed(config)
   launch.check_positive(config, "examples", "batch", "block", "filter_examples",
-                        "filter_steps", "limit_examples", "limit_length")
+                        "filter_steps")
   if config.examples % config.batch:
     raise launch.UserError(f"--config.batch={config.batch} must divide "
                            f"--config.examples={config.examples}.")
@@ -138,51 +133,6 @@ def train_filter(config, decoders):
   print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
         f"{losses[-1]:.4f} after {config.filter_steps} steps")
   return params
-
-
-def measure_limits(config, decoders, path):
-  """Measures accuracy at temperature 1 in lists of one length.
-
-  Positions after the answer are given, and positions are filled in an order
-  that does not depend on what is drawn: as the closed forms have it.
-  """
-  found = {(x["task"], x["tokens"]): x
-           for x in results_store.read(path, "task", "tokens", "limit")}
-  length, size = config.limit_length, config.limit_examples
-  given = np.full((size, canvas_tasks.CANVAS), 0, np.int32)
-  given[:, :length] = canvas_tasks.WORDS.index(canvas_tasks.MASK)
-  for task in parallel_limits.TASKS:
-    examples = _lists(task, length, size, config.seed + 1)
-    for tokens in config.limits:
-      if (task, tokens) in found:
-        continue
-      decode = decoders(
-          dj.canvas.methods.static(tokens), sampling=dj.Sampling(1.0),
-          confidence=dj.canvas.confidence.largest, canvases=given, eos_id=None,
-          block=canvas_tasks.CANVAS)
-      batch, = canvas_run.make_batches(examples, size, config.seed)
-      out = jax.device_get(decode(*batch))
-      right = [canvas_tasks.is_right(x, row)
-               for x, row in zip(examples, out.tokens)]
-      found[task, tokens] = {
-          "task": task, "tokens": tokens,
-          "limit": parallel_limits.accuracy(task, length, tokens),
-          "dependence": parallel_limits.dependence(task, length),
-          "measured": intervals.json_values(intervals.interval(
-              np.array(right, float), np.ones(size), config.seed))}
-      results_store.append(path, found[task, tokens])
-  return [found[task, tokens] for task in parallel_limits.TASKS
-          for tokens in config.limits]
-
-
-def _lists(task, length, count, seed):
-  """Draws examples of a task whose answers are all of one length."""
-  found, start = [], _LIMITS
-  while len(found) < count:
-    found += [x for x in canvas_tasks.draw((task,), count, seed, start)
-              if len(x[3]) == length]
-    start += count
-  return found[:count]
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def main():
   for line in others:
     print(line)
   if generation_flags.METHOD.value == _AUTO:
-    print(f"{choice.table}\n{choice.reason}")
+    print(choice.report)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
   for line in (*reward_flags.line(out), *rates,
                *_remarks(pair, display_flags.tokens(out, lengths))):

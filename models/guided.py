@@ -352,7 +352,6 @@ def _joined(parts) -> types.Block:
 
 
 def _split(models, whole):
-  """Returns the part of each model of a cache or block."""
   shapes = list(map(cache_lib.shapes, models))
   keys, values = iter(whole.keys), iter(whole.values)
   return [whole.replace(

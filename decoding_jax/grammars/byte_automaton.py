@@ -45,7 +45,7 @@ def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
   for row, arcs in zip(table, dfa.moves):
     for low, high, to in arcs:
       row[low:high + 1] = to
-  levels = _trie(pieces, ends)
+  levels = vocabulary_digest.cached(_TRIES, 1, _levels, pieces, ends)
   arcs, count = {}, 0
   for states in _alike(table):
     inside, exits = _of_loops(levels, table[states[0]] == states[0])
@@ -136,16 +136,8 @@ def _ranges(starts, counts):
   return np.arange(counts.sum()) + np.repeat(starts - before, counts)
 
 
-def _trie(pieces, ends):
-  """Returns the levels of the trie of a vocabulary; the last one is kept."""
-  key = vocabulary_digest.of_pieces(pieces), ends
-  if key not in _TRIES:
-    _TRIES.clear()
-    _TRIES[key] = _levels(pieces, ends)
-  return _TRIES[key]
-
-
 def _levels(pieces, ends):
+  """Returns the levels of the trie of a vocabulary."""
   text = np.frombuffer(b"".join(pieces), np.uint8)
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   places = np.cumsum(lengths) - lengths

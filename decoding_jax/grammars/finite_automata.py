@@ -62,6 +62,22 @@ def add_text(nfa: Nfa, start: int, text: bytes) -> int:
   return start
 
 
+def add_dfa(nfa: Nfa, start: int, dfa: Dfa) -> int | None:
+  """Adds the texts of an automaton; returns the state after, None for none."""
+  if is_empty(dfa):
+    return None
+  end = add_state(nfa)
+  states = [start, *(add_state(nfa) for _ in dfa.moves[1:])]
+  if any(to == 0 for row in dfa.moves for _, _, to in row):
+    # A state of its own: other texts begin in `start`, which nothing leads to.
+    states[0] = add_state(nfa)
+    nfa.empty[start].append(states[0])
+  for here, row, final in zip(states, dfa.moves, dfa.finals):
+    nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
+    nfa.empty[here] += [end] if final else []
+  return end
+
+
 def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
                 absorbing: int | None = None) -> Dfa:
   """Returns the deterministic automaton, by the subsets of states.

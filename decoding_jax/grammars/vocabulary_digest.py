@@ -18,3 +18,13 @@ def of_pieces(pieces: Sequence[bytes]) -> str:
   found.update(b"".join(pieces))
   found.update(repr(token_text.special(pieces)).encode())
   return found.hexdigest()
+
+
+def cached(cache: dict, most: int, make, pieces: Sequence[bytes], ends):
+  """Returns `make(pieces, ends)`; the last `most` vocabularies are kept."""
+  key = of_pieces(pieces), tuple(ends)
+  if key not in cache:
+    while len(cache) >= most:
+      del cache[next(iter(cache))]
+    cache[key] = make(pieces, ends)
+  return cache[key]

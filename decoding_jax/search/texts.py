@@ -266,12 +266,10 @@ def _put(texts: Texts, tokens, log_probs) -> Texts:
       lengths=texts.lengths + texts.alive.astype(jnp.int32))
 
 
-def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
-  """Returns the state with counts of 0, of `depth` drafted levels."""
-  none = jnp.zeros_like(state.length)
-  return state.replace(stats=Stats(
-      none, none, none, none, jnp.zeros((len(none), depth + 1), jnp.int32),
-      extra))
+def no_stats(state: DecodeState, extra) -> DecodeState:
+  """Returns the state with counts of 0, and further ones as in `extra`."""
+  return state.replace(stats=Stats.zeros(len(state.length)).replace(
+      extra=extra))
 
 
 def commit(state: DecodeState, texts: Texts, extra, *, target_calls,

@@ -11,8 +11,8 @@ chosen instead of d. Three ways to choose:
                 SpecTr-GBV (arXiv 2604.25925)
     transport   in proportion to weights by which what is chosen comes as near
                 to t as it can: the convex problem of "Global resolution"
-                (arXiv 2511.15898), to which K children reach the bound of
-                `acceptance_bounds.with_replacement`
+                (arXiv 2511.15898), to which K children reach the largest
+                acceptance that any rule can have
 
 Of the three papers only the abstracts could be read. What is here was derived
 from them, and may differ: to verify what transport chooses as a block, above

@@ -14,7 +14,7 @@ from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, Draws, DraftTree, Expander,
-                                Layout, Method, NONE, ONE_OF_REST, Pair,
+                                Layout, Method, NONE, Pair,
                                 SAMPLED, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
@@ -97,19 +97,11 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
         f"children that are {' or '.join(x.value for x in takes)}; these are "
         f"{drafter.draws.value}, which would change the distribution of the "
         "output.")
-  if drafter.budget and drafter.draws in ONE_OF_REST and (
-      Draws.ARBITRARY not in verifier.takes):
-    raise ValueError(
-        f"Drafter.draws={drafter.draws.name}, Drafter.budget="
-        f"{drafter.budget!r}: a budget drops children after a sample was drawn "
-        f"of what they leave, which {_name(verifier)} takes for a sample of "
-        "what is left without them; this would change the distribution of the "
-        "output. Samples with or without replacement may be dropped.")
   return Pair(drafter, verifier)
 
 
 def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
-         warper: sampling.LogitsWarper, levels: int | None = None) -> Verdict:
+         warper: sampling.LogitsWarper) -> Verdict:
   """Accepts a path, in one row.
 
   Args:
@@ -119,8 +111,6 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
     warper: from logits to the target's distribution, without its batch axis.
-    levels: of the tree that these are the first nodes of, whose verdict it is
-      if there is no valid node after them; None for all.
 
   Returns:
     A verdict without its batch axis. If the drafts are samples that fit the
@@ -130,11 +120,11 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
   depth = tree_lib.depth(layout)
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warper)
-  keys = random.split(key, 1 + (depth if levels is None else levels))
-  root, levels = jnp.int32(0), jnp.zeros(depth, jnp.int32)
+  keys = random.split(key, 1 + depth)
+  root, none = jnp.int32(0), jnp.zeros(depth, jnp.int32)
   probs = _distribution(warper, logits, root)
   descent = _Descent(root, root, jnp.bool_(depth > 0), probs, probs,
-                     levels, levels + NONE, levels)
+                     none, none + NONE, none)
   if depth:
     # Most walks end before the last level.
     descent = jax.lax.while_loop(

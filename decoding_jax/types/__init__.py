@@ -15,6 +15,7 @@ import math
 from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
+import jax.numpy as jnp
 
 from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
                                          FreeLayout, Layout, ONE_OF_REST, Pair,
@@ -166,6 +167,20 @@ class Stats:
   nodes: Array
   accepted_by_depth: Array
   extra: dict[str, Array]
+
+  @classmethod
+  def zeros(cls, batch: int, depth: int = 0, **extra: tuple[int, ...]):
+    """Returns counts of 0, and in `extra` those of these shapes a row."""
+    none = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
+    return cls(none(), none(), none(), none(), none(depth + 1),
+               {name: none(*shape) for name, shape in extra.items()})
+
+  def add(self, **counts: Array) -> "Stats":
+    """Adds to fields, and in `extra` to counts of other names."""
+    extra = {name: x + counts.pop(name) if name in counts else x
+             for name, x in self.extra.items()}
+    return self.replace(extra=extra, **{
+        name: getattr(self, name) + x for name, x in counts.items()})
 
 
 @flax.struct.dataclass

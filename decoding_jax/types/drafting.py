@@ -6,7 +6,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
 
-from decoding_jax.types.models import Array, Block, Head
+from decoding_jax.types.models import Array, Block
 
 
 class Draws(enum.Enum):
@@ -195,23 +195,12 @@ class Drafter(NamedTuple):
     calls: forwards of the draft model a step; 0 if there is no draft model.
     draws: how the children of a node are drawn; with `Draws.SHARED_NOISE`,
       `propose` sets `DraftTree.noise_keys`.
-    skips: whether to score the root alone in a step in which no row drafted
-      anything. False for drafters whose invalid nodes must be scored.
-    narrow: the shape of most trees, of levels: where no row has a valid node
-      after so many, these alone are scored and verified, and the others' logits
-      are 0. None: always all.
-    head_calls: `(head) -> number`, the calls where a head drafts; None for
-      `head.forwards(D)`.
-    takes_head: whether what drafts may be a `Head`.
-    max_samples_per_node: tokens that it takes of one distribution, if these are
-      more than a node has children.
-    num_models: models that the draft model must consist of, see
-      `LanguageModel.forward_each`.
-    score: `(context, state, tree, pending) -> (logits [B, M, V], block)` of
-      the target, as its forward would give them; None for that forward. It
-      may return None instead.
-    budget: `(B) -> N`, the most valid nodes of all rows together, where no
-      other node has to be scored; None where all of them do.
+    score: `(context, state, tree, pending) -> (logits [B, M, V], block)`, the
+      target's one forward of a step, of M slots; logits of nodes that are not
+      valid may be anything. None: `scoring.all_nodes`.
+    draft_calls: `(draft) -> int`, the forwards a step of a draft model or a
+      head; raises a ValueError for one that it cannot draft by. None: `calls`
+      of any model, and `head.forwards(D)` of a head.
   """
   layout: Layout | FreeLayout
   init: Callable[..., Any]
@@ -219,14 +208,8 @@ class Drafter(NamedTuple):
   observe: Callable[..., Any]
   calls: int
   draws: Draws = Draws.ARBITRARY
-  skips: bool = False
-  narrow: Optional[Layout] = None
-  head_calls: Optional[Callable[[Head], int]] = None
-  takes_head: bool = True
-  max_samples_per_node: int = 0
-  num_models: int = 1
-  score: Optional[Callable[..., Optional[tuple[Array, Block]]]] = None
-  budget: Optional[Callable[[int], int]] = None
+  score: Optional[Callable[..., tuple[Array, Block]]] = None
+  draft_calls: Optional[Callable[..., int]] = None
 
 
 @flax.struct.dataclass

@@ -15,8 +15,7 @@ from models import transformer
 
 # Fields that only choose what is measured, and how often.
 FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
-        "temperatures", "rounds", "compilation_cache", "pairs", "auto",
-        "costs")
+        "temperatures", "rounds", "compilation_cache", "pairs")
 
 
 def measure(config, pair, methods, groups, path):

@@ -45,14 +45,13 @@ class Entry(NamedTuple):
   temperature: float
 
 
-def entries(config, methods, tools, chosen=()):
+def entries(config, methods, tools):
   """Returns the groups of entries, ours and theirs in turn.
 
   Args:
     config: see `configs/benchmark.py`.
     methods: names of our methods.
     tools: rivals to run.
-    chosen: dict from (dtype, batch, temperature) to the name of one more.
 
   Returns:
     list of lists of `Entry`.
@@ -61,8 +60,7 @@ def entries(config, methods, tools, chosen=()):
   for batch in config.batches:
     for temperature in config.temperatures:
       ours = [Entry(OURS, name, dtype, batch, temperature)
-              for dtype in config.dtypes for name in dict.fromkeys(
-                  [*methods, *_chosen(chosen, dtype, batch, temperature)])]
+              for dtype in config.dtypes for name in methods]
       theirs = [Entry(tool, setting_name(setting), dtype, batch, temperature)
                 for tool in tools for dtype in config.rival_dtypes
                 if dtype in engines.ENGINES[tool].weights
@@ -76,10 +74,6 @@ def entries(config, methods, tools, chosen=()):
 def read(path):
   """The results of `measure` that there are."""
   return results_store.read(path, *Entry._fields, "round")
-
-
-def _chosen(chosen, *place):
-  return [chosen[place]] if place in chosen else []
 
 
 def setting_name(setting):

@@ -149,19 +149,18 @@ def rates(rows_, sizes) -> str:
   return text_tables.render(blocks, text_tables.terminal)
 
 
-def write(folder, rows_, notes=(), more=(), about=""):
+def write(folder, rows_, notes=(), about=""):
   """Writes `summary.md` and `tokens_per_second.png`.
 
   Args:
     folder: to write to.
     rows_: of `rows`.
     notes: lines of text.
-    more: blocks of a report to end with.
     about: of `provenance.markdown`.
   """
   text_tables.write(folder / "summary.md", [
       "# Benchmark", about, _NOTE, "\n".join([*notes, *remarks(rows_)]),
-      *_tables(rows_), *more])
+      *_tables(rows_)])
   figures.save_png(_draw(rows_), folder / "tokens_per_second.png")
 
 

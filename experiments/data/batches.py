@@ -54,17 +54,10 @@ def joined(parts) -> Batch:
 
 def train_batch(config, step: int, tokens: np.ndarray,
                 samples: np.ndarray | None = None) -> np.ndarray:
-  """Draws random windows, the same at each call with the same step.
+  """Draws random windows `[B, T + 1]`, the same for the same step.
 
-  Args:
-    config: `batch_tokens` per step; `windows`, lengths that take turns; `seed`;
-      and `sample_fraction`, the share of rows taken from `samples`.
-    step: number of the update.
-    tokens: `[n]` int32, the corpus.
-    samples: `[R, L]` int32, texts of the teacher, or None.
-
-  Returns:
-    `[B, T + 1]` int32, inputs and targets overlapping.
+  Windows take turns in length. `sample_fraction` of the rows are from `samples`
+  `[R, L]`, texts of the teacher, the others from the corpus `[n]`.
   """
   rng = np.random.default_rng((config.seed, step))
   length = config.windows[step % len(config.windows)]
@@ -102,15 +95,8 @@ def of_one_length(config, sizes: np.ndarray,
                   step: int) -> tuple[int, np.ndarray]:
   """Chooses rows of about the same size, so that little of a batch is padding.
 
-  An epoch takes all rows once, and those that fill its last batches twice.
-
-  Args:
-    config: `batch_tokens` a step, `windows` to pad to, `seed`.
-    sizes: `[R]` int32, tokens of the rows.
-    step: number of the update.
-
-  Returns:
-    The length to pad to, and row numbers `[B]`.
+  An epoch takes all rows once, and those that fill its last batches twice. Of
+  rows of `sizes` `[R]` tokens returns the length to pad to, and numbers `[B]`.
   """
   lengths = padded(config, sizes)
   rows = [max(1, config.batch_tokens // length) for length in config.windows]

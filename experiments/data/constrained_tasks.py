@@ -48,18 +48,10 @@ class Task(NamedTuple):
 
 
 def load(config, pair) -> Task:
-  """Loads the examples of a config.
+  """Loads `config.examples` examples of a config as in `configs/cdsl.py`.
 
-  Args:
-    config: see `configs/cdsl.py`.
-    pair: a `model_pair.ModelPair`; its parameters may be shapes.
-
-  Returns:
-    A `Task` of `config.examples` examples.
-
-  Raises:
-    UserError: for an unknown task, where files or examples are missing, and for
-      a constraint that cannot be met.
+  Raises a `UserError` for an unknown task, where files or examples are missing,
+  and for a constraint that cannot be met.
   """
   if config.task not in _TASKS:
     raise launch.UserError(f"task={config.task!r} is not one of "

@@ -38,19 +38,9 @@ class Example(NamedTuple):
 
 
 def load(path: str, count: int) -> list[Example]:
-  """Reads the first examples of a file.
+  """Reads the first `count` examples of a file, see `records.load`.
 
-  Args:
-    path: of the file, see `records.load`.
-    count: number of examples.
-
-  Returns:
-    `count` examples.
-
-  Raises:
-    ValueError: naming file, line and field, for what cannot be read; for a file
-      with fewer examples.
-    OSError: if there is no such file.
+  Raises a `ValueError` that names file, line and field.
   """
   if not path:
     raise ValueError("corpus is empty: task='file' needs a file of examples.")

@@ -30,15 +30,11 @@ def check(config) -> None:
 
 
 def rewriter(config, completions):
-  """Returns a function that rewrites pairs of a corpus.
+  """Returns `(rng, prompt, completion) -> (prompt, completion)`.
 
-  Args:
-    config: `keyword_fraction` and `renamed_fraction`, the shares of rows.
-    completions: all of the train split, the source of the words.
-
-  Returns:
-    `(rng, prompt, completion) -> (prompt, completion)`; of the other rows only
-    the order of the prompt's words changes.
+  `completions` of the train split are the source of the words. Of rows beside
+  `keyword_fraction` and `renamed_fraction` only the order of the prompt's words
+  changes.
   """
   counts = collections.Counter(
       word.lower() for text in completions for word in _WORD.findall(text))

@@ -57,11 +57,9 @@ def _shuffle():
 def _edit(edit, places: int, joins: bool, chosen: bool):
   """Returns the task to edit a line at one place.
 
-  Args:
-    edit: `(line, place, new) -> line`; places are counted from 0.
-    places: of a line of n, there are `n + places` to choose from.
-    joins: whether there is a new person.
-    chosen: whether any place is right; else it is an argument.
+  `edit` is `(line, place, new) -> line`, places counted from 0; a line of n has
+  `n + places`. `joins` says whether there is a new person, `chosen` whether any
+  place is right; else it is an argument.
   """
   def draw(rng):
     *given, new = line(rng, int(rng.integers(SHORTEST, LONGEST + 1)) + 1)

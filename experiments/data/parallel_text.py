@@ -133,18 +133,9 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
 
 
 def read(folder, names) -> tuple[list[str], list[str]]:
-  """Reads the lines of two parallel files.
+  """Returns prompts and completions of two parallel files, equally many.
 
-  Args:
-    folder: of the files.
-    names: of the file of prompts and of that of completions.
-
-  Returns:
-    Prompts and completions, equally many.
-
-  Raises:
-    FileNotFoundError: if there is no such file.
-    ValueError: for files without lines, or with different numbers of them.
+  Raises `FileNotFoundError`, or a `ValueError` for empty or unequal files.
   """
   found = []
   for name in names:

@@ -55,17 +55,7 @@ def data(config, tokenizer) -> batches.Data:
 def read(folder, name, split) -> list[tuple[str, str]]:
   """Reads (chosen, rejected) of one split, in the order of the file.
 
-  Args:
-    folder: of the file.
-    name: of the file.
-    split: `python_corpus.TRAIN` or `python_corpus.HELD_OUT`.
-
-  Returns:
-    Pairs of dialogues.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file, and the line that is no
-      such pair.
+  Raises `FileNotFoundError`, or a `ValueError` that names file and line.
   """
   path = pathlib.Path(folder) / name
   if not path.is_file():

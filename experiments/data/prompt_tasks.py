@@ -49,19 +49,11 @@ class Examples(NamedTuple):
 
 
 def load(config, pair, now=None) -> Examples:
-  """Loads the examples of a config; a larger number extends a smaller one.
+  """Loads `config.prompts` examples; a larger number extends a smaller one.
 
-  Args:
-    config: see `configs/rsd.py`.
-    pair: a `ModelPair`.
-    now: date that a chat template inserts, see `chat_template.load`.
-
-  Returns:
-    `config.prompts` examples.
-
-  Raises:
-    UserError: for an unknown task, a file that cannot be read, a field that is
-      missing, and for too few prompts.
+  The config is as in `configs/rsd.py`; `now` is the date that a chat template
+  inserts. Raises a `UserError` for an unknown task, a file that cannot be read,
+  a field that is missing, and for too few prompts.
   """
   _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
   _check_name("too_long", config.too_long, prompt_templates.SIDES)
@@ -82,15 +74,10 @@ def load(config, pair, now=None) -> Examples:
 
 
 def score(examples, texts, seed=0):
-  """Scores generated texts by the metrics of a task.
+  """Scores texts, one a prompt, by the metrics of a task.
 
-  Args:
-    examples: of `load`.
-    texts: one per prompt; unused without metrics.
-    seed: of the bootstrap.
-
-  Returns:
-    dict from the name of a metric to [figure, low, high] of a 95 % interval.
+  Returns a dict from the name of a metric to [figure, low, high] of a 95 %
+  interval.
   """
   if not examples.metrics:
     return {}
@@ -234,10 +221,7 @@ def _encoder(config, tokenizer, form, now):
 def room(config, pair):
   """Returns the most tokens of a prompt; None for any number.
 
-  Args:
-    config: `longest_prompt`, 0 for the positions that the models have; and
-      `max_new_tokens`.
-    pair: a `ModelPair`.
+  `config.longest_prompt`, or, if that is 0, the positions that the models have.
   """
   if config.longest_prompt < 0:
     raise ValueError(
@@ -252,10 +236,7 @@ def room(config, pair):
 def positions(pair, max_new_tokens, method=None):
   """Returns the positions that the models leave for a prompt, or infinity.
 
-  Args:
-    pair: a `ModelPair`.
-    max_new_tokens: the budget after the prompt.
-    method: that decodes; None to stay within the drafter's window in any case.
+  Without a `method` a prompt stays within the drafter's window in any case.
   """
   draft = (argument_checks.limiting_draft(method, pair.draft) if method
            else pair.draft)

@@ -39,16 +39,9 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def of_streams(config, train, held_out, prompts) -> batches.Data:
-  """Makes windows of texts in a row.
+  """Makes windows of token streams, `[n]` to train on and `[m]` held out.
 
-  Args:
-    config: `batch_tokens`, `windows`, `seed` and `sample_fraction`.
-    train: `[n]` int32, tokens to train on.
-    held_out: `[m]` int32, tokens to evaluate on.
-    prompts: see `batches.Data`.
-
-  Returns:
-    The data, without `eos_id`: after an end of text a teacher starts another.
+  There is no `eos_id`: after an end of text a teacher starts another.
   """
   shorter = min(len(train), len(held_out))
   if shorter <= max(config.windows):

@@ -71,16 +71,11 @@ def shipped() -> list[SchemaTask]:
 
 
 def read(path: str, limit: int = 0) -> list[SchemaTask]:
-  """Returns the schemas of a file.
+  """Returns the first `limit` schemas of a file; 0 for all.
 
-  Args:
-    path: of lines of JSON, which may be compressed by gzip: `schema`, `tests`
-      (a list of `data` and `valid`), and `name` if there is one.
-    limit: how many, from the first on; 0 for all.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: naming the line that is wrong.
+  Its lines are JSON, perhaps compressed by gzip: `schema`, `tests` (a list of
+  `data` and `valid`), and perhaps `name`. Raises `OSError`, or a `ValueError`
+  that names the line.
   """
   data = pathlib.Path(path).read_bytes()
   text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data

@@ -235,15 +235,8 @@ def counted(name: str, prefix: str, digits: int, unit: str,
             example: str) -> int | None:
   """Returns the number N of a name "<prefix>N"; None for another name.
 
-  Args:
-    name: value of `--draft`.
-    prefix: such as "layers:".
-    digits: that N may have.
-    unit: what N counts, for the error.
-    example: a name, for the error.
-
-  Raises:
-    UserError: for a name that begins so, and has no such N.
+  Raises a `UserError` for a name that begins so, without an N of at most
+  `digits` digits; `unit` is what N counts and `example` a name, for messages.
   """
   if not name.startswith(prefix):
     return None
@@ -260,18 +253,10 @@ def needs_draft(method) -> bool:
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
-  """Returns the architecture of a model; no parameter is read.
+  """Returns a model's `transformer.Config`; no parameter is read.
 
-  Args:
-    name: see `launch.model_folder`.
-    dtype: of parameters and activations; "" as saved.
-    weights: format of matrices, one of `quantization.WEIGHTS`.
-
-  Returns:
-    A `transformer.Config`, whose layers are scanned as `--scan_layers` says.
-
-  Raises:
-    UserError, FileNotFoundError, ValueError: if there is no such model or type.
+  `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
+  Raises `UserError`, `FileNotFoundError` or `ValueError` if it is unknown.
   """
   found = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(found, dtype=dtype or found.dtype,

@@ -59,16 +59,11 @@ HELP = ("What changes the target's distribution: contrastive(alpha, beta, "
 
 
 def apply(pair, spec: str, where: str = "--guide"):
-  """Returns the pair with the target that a specification names.
+  """Returns the pair with the target that a call of a guide names; "": itself.
 
-  Args:
-    pair: a `model_pair.ModelPair` with parameters.
-    spec: a call of a guide; "" for the pair itself.
-    where: the flag or field that has it, for errors.
-
-  Raises:
-    UserError: for what is no guide, models or sizes that it cannot have, and
-      a mesh or a head, which know one target.
+  Raises a `UserError`, which names `where`, for anything but a guide, for
+  models or sizes that it cannot have, and for a mesh or a head, which know one
+  target.
   """
   if not spec:
     return pair

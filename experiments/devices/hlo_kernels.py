@@ -47,17 +47,11 @@ class _Instruction(NamedTuple):
 
 
 def of_step(text) -> list[Kernel]:
-  """Returns the kernels of one turn of the loop that reads the most.
+  """Returns the `Kernel`s of one turn of the loop that reads the most.
 
-  Of a generation this is the loop over its steps. Of branches the one that
-  reads the most is taken; an inner loop without a known number of turns takes
-  one.
-
-  Args:
-    text: the HLO text of a program that was compiled for a GPU.
-
-  Returns:
-    list of `Kernel`; empty without a loop.
+  In the HLO text of a generation this is the loop over its steps. Of branches
+  the one that reads the most is taken; an inner loop without a known number of
+  turns takes one. Empty without a loop.
   """
   program = _parse(text)
   turns = [_kernels(program, _CALLED.search(x.rest)[1])

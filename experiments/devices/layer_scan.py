@@ -15,11 +15,7 @@ _SCAN = flags.DEFINE_enum(
 
 
 def is_used(config) -> bool:
-  """Returns whether the layers of a model are scanned.
-
-  Args:
-    config: its `transformer.Config`, as it was saved.
-  """
+  """Returns whether layers are scanned: by the flag, or as saved."""
   # Who imports this without a command line gets the default.
   value = _SCAN.value if flags.FLAGS.is_parsed() else _AUTO
   if value != _AUTO:

@@ -70,12 +70,7 @@ def for_method(pair, method):
 
 
 def with_features(pair, methods):
-  """Returns the pair; its target keeps hidden states if a method reads them.
-
-  Args:
-    pair: of `open_pair`.
-    methods: list of `dj.Method`.
-  """
+  """Returns the pair; its target keeps features if a method reads them."""
   if not any(kind.needs_features for method in methods
              for kind in tree_decoder.decoders(method)):
     return pair
@@ -91,11 +86,7 @@ def types(pair) -> list[str]:
 
 
 def device_text(mesh) -> str:
-  """Names the devices that decode, such as "4 x TPU v5 lite".
-
-  Args:
-    mesh: of a pair; None for one device.
-  """
+  """Names the devices that decode, such as "4 x TPU v5 lite"."""
   devices = [jax.devices()[0]] if mesh is None else [*mesh.devices.flat]
   count = f"{len(devices)} x " if len(devices) > 1 else ""
   return f"{count}{devices[0].device_kind}"
@@ -193,13 +184,7 @@ def with_params(pair):
 def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
   """Raises `UserError` if `dj.generate` would refuse the arguments.
 
-  Args:
-    method: a `dj.Method`.
-    pair: a `ModelPair`.
-    prompt_length: tokens of the longest prompt.
-    max_new_tokens: the budget.
-    sampling: a `dj.Sampling`.
-    reward: a `dj.Reward`, or None.
+  `prompt_length` is that of the longest prompt.
   """
   start_tables.check(pair.start, method, pair.target)
   pair = for_method(pair, method)
@@ -222,13 +207,7 @@ def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
 
 
 def check_prompts(pair, prompts, lengths):
-  """Raises `UserError` for a token that the target has no row for.
-
-  Args:
-    pair: a `ModelPair`.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32.
-  """
+  """Raises `UserError` for a token of `[B, P]` that the target lacks."""
   prompts, size = np.asarray(prompts), pair.target.vocab_size
   inside = np.arange(prompts.shape[1]) < np.asarray(lengths)[:, None]
   for token in prompts[inside & (prompts >= size)]:

@@ -5,16 +5,9 @@ from experiments.devices import mesh
 
 
 def apply(pair, processors):
-  """Applies processors to target and draft.
+  """Applies (processor, parameters) pairs to target and draft.
 
   A head has no state of its tokens: what it drafts may be refused.
-
-  Args:
-    pair: a `ModelPair`.
-    processors: iterable of (processor, parameters).
-
-  Returns:
-    The pair.
   """
   for processor, params in processors:
     params = mesh.on_all(pair.mesh, params)

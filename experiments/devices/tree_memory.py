@@ -11,20 +11,9 @@ from experiments.devices import memory_estimate
 
 def bytes_of(pair, batch, prompt_length, max_new_tokens, greedy,
              ways=memory_estimate.Ways()):
-  """Returns a function that estimates the bytes of a plan's run.
+  """Returns `(tree_planning.Plan) -> bytes` of a device.
 
   Trees of equally many nodes need nearly the same, and are estimated once.
-
-  Args:
-    pair: this and the others as in `memory_estimate.estimate`.
-    batch: rows decoded together.
-    prompt_length: P, tokens of the longest prompt.
-    max_new_tokens: the budget of tokens.
-    greedy: whether the temperature is 0.
-    ways: how a mesh divides arrays.
-
-  Returns:
-    `(tree_planning.Plan) -> bytes` of a device.
   """
   sizes = {}
 
@@ -45,17 +34,9 @@ def bytes_of(pair, batch, prompt_length, max_new_tokens, greedy,
 def plans(name, acceptance, parameter_ratio) -> list[tree_planning.Plan]:
   """Returns plans of a method's trees where reading weights is all that costs.
 
-  Args:
-    name: of the method.
-    acceptance: numbers or texts, the probability to accept a sibling of rank 0,
-      1, ..., those before it rejected.
-    parameter_ratio: parameters of the draft over those of the target.
-
-  Returns:
-    By falling rate.
-
-  Raises:
-    UserError: for a method whose trees are not planned, or no probabilities.
+  By falling rate. `acceptance` are the probabilities, numbers or texts, to
+  accept a sibling of rank 0, 1, ..., those before it rejected. Raises a
+  `UserError` for other numbers, or a method whose trees are not planned.
   """
   try:
     chances = np.array([float(x) for x in acceptance])
@@ -82,13 +63,8 @@ def plans(name, acceptance, parameter_ratio) -> list[tree_planning.Plan]:
 def smallest(found, size_of, budget) -> tree_planning.Plan:
   """Returns the plan of the smallest tree that fits and keeps the speed.
 
-  Args:
-    found: plans of one method, by falling rate.
-    size_of: of `bytes_of`.
-    budget: bytes that there are.
-
-  Raises:
-    UserError: if none fits.
+  `found` are plans of one method by falling rate. Raises a `UserError` if none
+  fits.
   """
   chosen = tree_planning.within_budget(found, size_of, budget)
   if not chosen:

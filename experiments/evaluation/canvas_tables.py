@@ -27,13 +27,6 @@ def tasks(records, names) -> list[list[str]]:
       {"method": "method"}, titles={name: name for name in names})
 
 
-def limits(found) -> list[list[str]]:
-  """Returns lines of (task, k, limit, measured interval) of dicts."""
-  return [["task", "tokens / step", "limit", "measured", "nats"], *(
-      [x["task"], str(x["tokens"]), f"{x['limit']:.4f}",
-       _interval(*x["measured"]), f"{x['dependence']:.2f}"] for x in found)]
-
-
 def lossless(records) -> list[list[str]]:
   """Returns lines: FreeDave against the static decoding that it keeps."""
   by_name = {record["method"]: record for record in records}
@@ -48,17 +41,16 @@ def lossless(records) -> list[list[str]]:
   return lines
 
 
-def text(records, found, names, form) -> str:
+def text(records, names, form) -> str:
   """Joins all tables, formatted by a function of `text_tables`."""
-  parts = [methods(records), tasks(records, names), lossless(records),
-           limits(found)]
+  parts = [methods(records), tasks(records, names), lossless(records)]
   return text_tables.render([("", x) for x in parts if len(x) > 1], form)
 
 
-def write(folder, records, found, config, note) -> None:
+def write(folder, records, config, note) -> None:
   """Writes `summary.md` and `quality.png`."""
   text_tables.write(folder / "summary.md", [note, text(
-      records, found, config.canvas_tasks, text_tables.markdown)])
+      records, config.canvas_tasks, text_tables.markdown)])
   figures.save_png(_draw(records, config), folder / "quality.png")
 
 

@@ -9,11 +9,9 @@ from decoding_jax.speculation import tree_decoder
 from experiments.app import multihost
 from experiments.data import prompt_tasks
 from experiments.devices import mesh_shapes
-from experiments.evaluation import bounds
 from experiments.evaluation import record_figures
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
-from experiments.scoring import intervals
 
 
 def measure(config, pair, methods, examples, path) -> list[dict]:
@@ -101,9 +99,7 @@ def _cell(config, pair, methods, examples, records, method, temperature):
   record = _same(records, methods, method, temperature) or evaluation_run.run(
       method, decode, plain, batches, rows, config.batch,
       pair.tokenizer if examples.metrics else None, config.references)
-  record = {**record, "method": method.name, "temperature": temperature,
-            "bound_by_depth": _bounds(config, pair, examples.eos_id, method,
-                                      temperature, batches)}
+  record = {**record, "method": method.name, "temperature": temperature}
   return {**record, "metrics": {
       **record_figures.of_record(record, pair.parameter_ratio),
       **prompt_tasks.score(examples, record.get("texts"), config.seed)}}
@@ -124,13 +120,3 @@ def _same(records, methods, method, temperature):
   same = {x.name for x in methods if decoder(x) is decoder(method)}
   return next((r for r in records if r["method"] in same and
                r["temperature"] == temperature), None)
-
-
-def _bounds(config, pair, eos_id, method, temperature, batches):
-  """Returns the bounds of acceptance by depth; none if they are not wanted."""
-  if not config.bounds or config.queue:
-    return []
-  return intervals.json_values(bounds.by_depth(
-      pair, method, evaluation_run.sampling(config, temperature), batches,
-      config.bounds, evaluation_run.draft_sampling(config),
-      max_new_tokens=config.max_new_tokens, eos_id=eos_id, rows=config.batch))

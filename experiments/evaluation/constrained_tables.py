@@ -5,8 +5,6 @@ import re
 import numpy as np
 
 from experiments.app import text_tables
-from experiments.evaluation import cdsl_cost_model
-from experiments.evaluation import equal_forwards
 from experiments.evaluation import figures
 from experiments.scoring import task_rewards
 
@@ -26,14 +24,13 @@ METRICS = {
 _LONG = ("bleu", "distinct_2", "reward_calls", "first_seconds")
 
 
-def terminal(records, note=""):
-  """Formats the table and the comparisons as plain text, `note` the last."""
+def terminal(records):
+  """Formats the table as plain text."""
   lines = _lines(records, "", text_tables.plus_minus, _LONG)
-  return "\n".join([text_tables.plain_table(lines), "", _CALLS,
-                    *_remarks(records), *filter(None, [note])])
+  return f"{text_tables.plain_table(lines)}\n\n{_CALLS}"
 
 
-def write(workdir, records, config, about="", note=""):
+def write(workdir, records, config, about=""):
   """Writes summary.md and tradeoff.png into a folder.
 
   Args:
@@ -41,14 +38,12 @@ def write(workdir, records, config, about="", note=""):
     records: of `constrained_run.run`, with `label`, `spec` and `metrics`.
     config: `task`, `examples` and `batch`.
     about: of `provenance.markdown`.
-    note: how settings were chosen, or "".
   """
   text_tables.write(workdir / "summary.md", [
       "# Constrained decoding", about,
       f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
       f"{config.batch}. {_NOTE}",
       ("", _lines(records, "method", text_tables.interval)),
-      "\n".join([*_remarks(records), *filter(None, [note])]),
       "\n".join(f"- {r['label']}: {r['spec']}" for r in records)])
   figures.save_png(_draw(records), workdir / "tradeoff.png")
 
@@ -63,32 +58,6 @@ def _lines(records, title, form, without=()):
       found, {"label": title}, form=form,
       titles={x: METRICS[x][0] for x in METRICS if x in names},
       specs={x: spec for x, (_, spec) in METRICS.items()})
-
-
-def _remarks(records):
-  return [*comparisons(records), *equal_forwards.lines(records)]
-
-
-def comparisons(records):
-  """Returns a line for each CDSL that has a CDLH of the same sizes."""
-  plain = {cdsl_cost_model.sizes(r): r for r in records
-           if r["spec"].startswith("cdlh(") and "rollout=target" in r["spec"]}
-  return [
-      _comparison(r, plain[cdsl_cost_model.sizes(r)]) for r in records
-      if r["spec"].startswith(("cdsl(", "cdsl_extended("))
-      and cdsl_cost_model.sizes(r) in plain
-  ]
-
-
-def _comparison(cdsl, cdlh):
-  score = task_rewards.SCORES[task_rewards.first(cdsl)]
-  speed = cdlh["metrics"]["slowdown"][0] / cdsl["metrics"]["slowdown"][0]
-  least, most = cdsl_cost_model.bounds(cdsl, cdlh, score.runs_model)
-  verdict = "inside" if least <= speed <= most else "OUTSIDE"
-  return (f"{cdsl['label']} against {cdlh['label']}: "
-          f"{equal_forwards.gain(cdsl, lambda name: np.array(cdlh[name]))}, "
-          f"{speed:.1f} times as fast, {verdict} the cost model's "
-          f"{least:.1f} to {most:.1f}.")
 
 
 def _states(record):

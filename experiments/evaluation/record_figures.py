@@ -5,7 +5,6 @@ for rates where prompts share batches, over batches; None without interval.
 """
 
 import collections
-import itertools
 import re
 
 import numpy as np
@@ -81,15 +80,8 @@ def _parts(record, categories, parameter_ratio):
     yield category, len(chosen), main(of_prompts(record, chosen),
                                       parameter_ratio)
   figures = dict(record["metrics"])
-  bounds = figures.pop("bound_by_depth", ())
-  accepted = [value for value, _, _ in figures["acceptance_by_depth"]]
   # Shares without intervals, each a figure of its own.
   figures["acceptance_by_rank"] = [[x] for x in figures["acceptance_by_rank"]]
-  figures["acceptance_and_bound"] = [
-      [text_tables.interval(share) + ("" if bound is None else
-                                      f" ({bound:.2f})")]
-      for share, bound in itertools.zip_longest(accepted,
-                                                bounds[:len(accepted)])]
   yield ALL, len(record["emitted"]), figures
 
 
@@ -141,8 +133,7 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
   Returns:
     dict of JSON values: those of `main`, and `log_prob`. `idle_share` is
     [share] of the row-steps in which a row had finished, or only filled the
-    batch. `bound_by_depth` is that of `bounds.by_depth`, and empty where it was
-    not measured; `acceptance_by_rank` has no intervals. `mean_accepted`, see
+    batch. `acceptance_by_rank` has no intervals. `mean_accepted`, see
     `metrics`, is there if drafts go on over calls.
   """
   found = {
@@ -150,7 +141,6 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
                                      seed),
       "idle_share": [1 - metrics.ratio(record["target_calls"],
                                        record["row_steps"])],
-      "bound_by_depth": np.array(record.get("bound_by_depth", ()), float),
       # Only trees have siblings.
       "acceptance_by_rank": metrics.acceptance_by_rank(
           [record.get("accepted_by_rank", [])],

@@ -30,7 +30,6 @@ _LONG_DRAFTS = {"mean_accepted": "mean accepted tokens"}
 _SHOWN = ("block_efficiency", "token_rate_ratio")
 _CHECKS = {
     "log_prob": "log-prob a token", "deviation": "standard errors",
-    "acceptance_and_bound": "acceptance by depth",
     "acceptance_by_rank": "by sibling rank", "idle_share": "idle",
     "compile_seconds": "compile, s",
     # Figures of the texts, which tasks with references have.
@@ -312,9 +311,6 @@ figure; then what checks the run.
   so it is noise. At temperature 0 texts are equal up to rounding: where two
   tokens tie, as they often do in bfloat16, texts part, and the distance is one
   between ties, not between methods.
-- Acceptance by depth is that by position. In brackets the most that any rule
-  could accept at these nodes, with children drawn as they were, where it is
-  known; it is measured on a sample of them.
 - Idle: share of the row-steps of the loop in which a row had finished and
   waited for its batch, or only filled it, or read the next prompt of a queue.
   Prompts share a batch with those whose texts by autoregressive decoding were

@@ -25,16 +25,11 @@ def relative(numerators, denominators, other_numerators, other_denominators,
 
 
 def gain(pairs, seed=0):
-  """Returns how much larger ratios are than others over the same rows.
+  """Returns how much larger ratios are than others over the same rows, `[3]`.
 
-  Args:
-    pairs: list of ((numerators, denominators), (numerators, denominators)), all
-      `[R]`: two ratios each, of which the first is measured by the second.
-    seed: of the bootstrap, which draws the same rows for all of them.
-
-  Returns:
-    `[3]`: the geometric mean of first over second, less 1, and its 95 %
-    interval; NaN for the interval of one row.
+  `pairs` are ((numerators, denominators), (numerators, denominators)), all
+  `[R]`: the geometric mean of first over second, less 1, and its 95 % interval,
+  whose bootstrap draws the same rows for all; NaN for the interval of one row.
   """
   rows = len(pairs[0][0][0])
   draws = np.concatenate([np.ones((1, rows)), metrics.resampled(rows, seed)])

@@ -67,11 +67,7 @@ SCORES = {
 
 
 def first(names) -> str:
-  """Returns the score that methods are compared by.
-
-  Args:
-    names: of figures, some of `SCORES` among them.
-  """
+  """Returns the score that methods are compared by, of some of `SCORES`."""
   return next(name for name in SCORES if name in names)
 
 
@@ -80,14 +76,11 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 
   Args:
     concepts: for each example and concept, its surface forms.
-    pair: a `model_pair.ModelPair`, for its vocabulary.
+    pair: a `ModelPair`, for its vocabulary.
     max_new_tokens: the budget that the concepts must fit in.
     banned: for each example, concepts that its text must not contain; None for
       none. The reward is then the mean of the share of the concepts that the
       text contains, and of the share of the banned ones that it avoids.
-
-  Returns:
-    The judge.
 
   Raises:
     ValueError: for a constraint that cannot be met.
@@ -107,18 +100,9 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
   """Makes the reward of a model, see `models.transformer.reward_model`.
 
-  A dual encoder compares the prompt with the text, so many tokens of each.
-
-  Args:
-    name: its folder, or the name of a shipped one.
-    pair: a `ModelPair`.
-    capacity: number of last tokens that it reads, at most its `max_length`.
-    on_host: whether it scores texts on the host, see `rewards.on_host`, where
-      it may have another tokenizer than the pair.
-    max_new_tokens: the budget of a text on the host.
-
-  Returns:
-    The judge.
+  It reads the last `capacity` tokens, at most its `max_length`; a dual encoder
+  compares the prompt with the text, so many tokens of each. `on_host` it may
+  have another tokenizer than the pair, and scores at most `max_new_tokens`.
 
   Raises:
     ValueError: for a model without a reward, or one on the device with another
@@ -145,16 +129,9 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
 
 
 def second(name):
-  """Loads another reward model, which judges what the first one has steered.
+  """Loads another reward model, `(texts, prompts) -> [N]` float32.
 
-  Args:
-    name: its folder, or the name of a shipped one.
-
-  Returns:
-    `(texts, prompts) -> [N]` float32.
-
-  Raises:
-    ValueError, UserError: as `model`.
+  It judges what the first one has steered; errors are those of `model`.
   """
   folder = _reward_folder(name, "second_reward")
   lm, params = checkpoints.load(folder)

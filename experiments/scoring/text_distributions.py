@@ -12,19 +12,11 @@ from decoding_jax.runtime import cache as cache_lib
 
 
 def at(lm, params, sampling, texts, places, greedy_as_samples=False):
-  """Returns the distributions of a model after some beginnings of texts.
+  """Returns distributions after beginnings of texts, `[sum of n, V]`.
 
-  Args:
-    lm: a language model.
-    params: its parameters.
-    sampling: a `dj.Sampling`, by which logits are warped.
-    texts: list of int32 arrays; what comes after a text is not read.
-    places: list of `[n]` integer arrays, one a row: how many tokens each of its
-      beginnings has, at least 1.
-    greedy_as_samples: whether temperature 0 stands for 1, as for drafters.
-
-  Returns:
-    `[sum of n, V]` float32, row after row.
+  `places` has `[n]` integers for each text: how many tokens each of its
+  beginnings has, at least 1. `greedy_as_samples` takes temperature 0 for 1, as
+  for drafters. Rows come one after the other.
   """
   warper = sampling_lib.make_warper(sampling, 1, lm.vocab_size)
   if greedy_as_samples and warper.greedy:

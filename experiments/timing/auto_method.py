@@ -70,22 +70,10 @@ _KEPT = 0.95
 
 
 class Choice(NamedTuple):
-  """The chosen method, and what was measured.
-
-  Attributes:
-    method: the `dj.Method`.
-    spec: its specification, as `method_specs.read` takes it.
-    rate, expected: tokens a second of the batch; if scoring a tree cost as
-      much as scoring a token.
-    reason: a line of text.
-    table: a line for each candidate.
-  """
+  """The chosen method, and what was measured."""
   method: dj.Method
-  spec: Any
-  rate: float
-  expected: float
-  reason: str
-  table: str
+  spec: str  # As `method_specs.read` takes it.
+  report: str  # A table of all candidates, and a line that says why.
 
 
 class _Sample(NamedTuple):
@@ -326,8 +314,7 @@ def _choice(findings, sizes) -> Choice:
     reason += f"{best.measured:.2f} times as many."
   else:
     reason += "nothing else fits into the budget of memory."
-  return Choice(chosen.method, chosen.spec, rate, chosen.expected * plain.rate,
-                reason, _table(findings))
+  return Choice(chosen.method, chosen.spec, f"{_table(findings)}\n{reason}")
 
 
 def _table(findings) -> str:

@@ -29,15 +29,7 @@ _DTYPE = np.dtype(ml_dtypes.bfloat16)
 
 def with_features(config, head: head_objectives.Chosen, data: batches.Data,
                   target_params, mesh=None) -> batches.Data:
-  """Returns data whose batches bring the features that training reads.
-
-  Args:
-    config: `teacher`, `teacher_dtype`, `windows` and `workdir`.
-    head: to be trained.
-    data: with `rows`.
-    target_params: of the teacher.
-    mesh: that they are on; None for one device.
-  """
+  """Returns data whose batches bring the features that training reads."""
   shards = _Shards(config, head, data.rows)
   shards.write(target_params, mesh)
 

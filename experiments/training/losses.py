@@ -32,15 +32,8 @@ def total_variation(teacher, student, weights=None):
   """Returns the mean of half the L1 distance, the rejection rate of drafts.
 
   A token drawn from the student's distribution d and accepted with probability
-  min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d).
-
-  Args:
-    teacher: logits `[B, T, V]`.
-    student: logits `[B, T, V]`.
-    weights: of the mean, `[B, T]`; None for equal ones.
-
-  Returns:
-    A scalar in [0, 1].
+  min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d). Logits
+  are `[B, T, V]`, weights `[B, T]`, None for equal ones.
   """
   teacher, student = _log_probs(teacher, student)
   distance = jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1)
@@ -52,13 +45,8 @@ def lk(teacher, student, weights=None, eta: float = 3.0):
 
   LK losses (arXiv 2602.23881, sections 4.2 and 4.4): with the mean acceptance
   rate a = 1 - TV, which has no gradient here, exp(-eta a) of the forward KL,
-  which learns from where nothing is accepted, and the rest of total variation.
-
-  Args:
-    teacher: logits `[B, T, V]`.
-    student: logits `[B, T, V]`.
-    weights: of the means, `[B, T]`; None for equal ones.
-    eta: how early total variation takes over.
+  which learns from where nothing is accepted, and the rest of total variation:
+  `eta` says how early that takes over. Logits are `[B, T, V]`.
   """
   distance = total_variation(teacher, student, weights)
   share = jnp.exp(-eta * (1 - jax.lax.stop_gradient(distance)))
@@ -116,12 +104,7 @@ def smooth_l1(teacher, student, weights=None):
   """Returns the mean distance of features `[B, T, F]`, squared where small.
 
   Girshick 2015 (arXiv 1504.08083), equation 3: x^2 / 2 of less than 1, else
-  |x| - 1 / 2.
-
-  Args:
-    teacher: `[B, T, F]`.
-    student: `[B, T, F]`.
-    weights: of the mean, `[B, T]`; None for equal ones.
+  |x| - 1 / 2. Weights are `[B, T]`.
   """
   gap = jnp.abs(teacher.astype(jnp.float32) - student.astype(jnp.float32))
   # Two branches of a `where` would both have gradients.

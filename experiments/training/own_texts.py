@@ -81,14 +81,7 @@ def texts(config) -> list[str]:
 def data(config, tokenizer, teacher) -> batches.Data:
   """Samples the texts, or reads those of an earlier start; makes batches.
 
-  Args:
-    config: `teacher`, `own_texts`, `prompts`, `answer_temperatures`,
-      `sample_length`, `sample_batch`, `windows`, `workdir` and `seed`.
-    tokenizer: of the teacher.
-    teacher: a `ModelPair` of `on_mesh.teacher`.
-
-  Returns:
-    The data; the loss is over what the teacher has written.
+  The loss is over what the teacher, a pair of `on_mesh.teacher`, has written.
   """
   write = _Writer(config, tokenizer, teacher)
   start, encode = _template(config.teacher, tokenizer)

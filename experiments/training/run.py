@@ -270,12 +270,7 @@ def _source(config):
 
 
 def prepare(config, mesh=None, size: int = 1) -> Run:
-  """Reads corpus and teacher; trains the tokenizer if the folder has none.
-
-  Args:
-    config: see `configs/train.py`.
-    mesh, size: see `Run`.
-  """
+  """Reads corpus and teacher; trains the tokenizer if the folder has none."""
   model = architecture(config)
   source = _source(config)
   teacher = teacher_params = None
@@ -415,12 +410,7 @@ def _write_tokenizer(config, source, vocab_size):
 
 
 def fingerprint(config, run: Run) -> str:
-  """Returns a short digest of the files of a run: texts and parameters.
-
-  Args:
-    config: of the run.
-    run: of `prepare`.
-  """
+  """Returns a short digest of texts and parameters that a run reads."""
   texts = [run.tokenizer.to_str(), *_source(config).texts(config)]
   digest = hashlib.sha256(json.dumps(texts).encode())
   digest.update(run.data.held_out(sys.maxsize).tokens.tobytes())
@@ -443,7 +433,7 @@ def _start(config, architecture, mesh, size):
   """Reads the parameters of `config.start`; None without one."""
   if not config.start:
     return None
-  found = checkpoints.load_config(config.start)
+  found = checkpoints.load_config(resolve.folder(config.start))
   if found != architecture:
     raise ValueError(f"--config.start={config.start!r} has another "
                      f"architecture than --config.preset={config.preset!r}: "

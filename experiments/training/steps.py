@@ -18,13 +18,7 @@ from models.transformer import quantization
 
 @flax.struct.dataclass
 class State:
-  """Contents of a checkpoint.
-
-  Attributes:
-    step: scalar int32, number of updates made.
-    params: of the model.
-    opt_state: of the optimizer.
-  """
+  """Contents of a checkpoint; `step` is the number of updates made."""
   step: jax.Array
   params: Any
   opt_state: Any
@@ -89,13 +83,9 @@ def of_params(config, params) -> State:
 def make_step(config, objective, shardings=None):
   """Compiles one update, which donates the memory of the old state.
 
-  Args:
-    config: of the run.
-    objective: `(params, batch, *extra) -> loss`, of a `batches.Batch`.
-    shardings: of the state, and of the loss; None for one device.
-
-  Returns:
-    `(state, batch, *extra) -> (state, loss)`.
+  `objective` is `(params, batch, *extra) -> loss`; `shardings` are those of the
+  state and of the loss, None for one device. Returns `(state, batch, *extra) ->
+  (state, loss)`.
   """
   optim = optimizer(config)
 
@@ -274,15 +264,9 @@ def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
   Windows are cut into pieces, prefix and continuation. Each prefix is compared
   with all continuations of the step, some of its own window (the negatives
   "INBOOK" of arXiv 2205.09726; those that a model has written are left out),
-  after each quarter of them.
-
-  Args:
-    prefix_length, suffix_length: tokens of each.
-    outputs: of the architecture.
-
-  Returns:
-    The task; its metrics are `held_out_loss`, and `accuracy`, the share of
-    prefixes whose whole continuation is the first of those of 8 windows.
+  after each quarter of them. `outputs` are those of the architecture. Metrics
+  are `held_out_loss`, and `accuracy`, the share of prefixes whose whole
+  continuation is the first of those of 8 windows.
   """
   ends = suffix_length * np.arange(1, 5) // 4 - 1
 
@@ -327,8 +311,10 @@ def evaluate(evaluate_batch, params, data, teacher_params=None,
   rows = on_mesh.evaluated_rows(mesh)
   parts = [jax.tree.map(lambda x: x[i:i + rows], data)
            for i in range(0, len(data.tokens), rows)]
-  results = [evaluate_batch(params, on_mesh.put_rows(mesh, part),
-                            teacher_params) for part in parts]
+  # Wait for each batch: on a CPU, two programs with collectives that run at a
+  # time can block all threads of the client, each waiting for the other.
+  results = [jax.tree.map(float, evaluate_batch(
+      params, on_mesh.put_rows(mesh, part), teacher_params)) for part in parts]
   weights = [part.weights.sum() for part in parts]
   return {name: float(np.average([r[name] for r in results], weights=weights))
           for name in results[0]}

@@ -20,16 +20,10 @@ from experiments.devices import mesh as mesh_lib
 def load_or_write(path, config, data, teacher):
   """Returns samples at temperature 1 after prompts from the train split.
 
-  Args:
-    path: `.npy` file; read if it is there and whole, else written.
-    config: `sample_rows`, `sample_length`, `sample_batch` and `seed`.
-    data: a `batches.Data`, for the prompts.
-    teacher: a `ModelPair` of `on_mesh.teacher`.
-
-  Returns:
-    `[sample_rows, sample_length]` int32, in the order of the prompts. After its
-    end a text is padded with `types.PAD` if the data has an `eos_id`; else the
-    teacher goes on with another text, as in the corpus.
+  `path` is read if it is there and whole, else written. Samples are
+  `[sample_rows, sample_length]` int32, in the order of the prompts. After its
+  end a text is padded with `types.PAD` if the data has an `eos_id`; else the
+  teacher goes on with another text, as in the corpus.
   """
   path = pathlib.Path(path)
   shape = config.sample_rows, config.sample_length

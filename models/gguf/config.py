@@ -39,15 +39,8 @@ _TYPES = {"BF16": "bfloat16", "F16": "float16"}
 def fields(path) -> dict:
   """Reads what `config.json` would have, had the folder been kept.
 
-  Args:
-    path: of a GGUF file.
-
-  Returns:
-    dict of its fields, by the names of `transformers`.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file and a key that is missing,
-      unknown, or has a value that is not supported; see `files.read`.
+  Raises ValueError naming the file and a key that is missing, unknown, or has a
+  value that is not supported.
   """
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
@@ -115,7 +108,6 @@ def _check_value_length(given, prefix, head_dim):
 
 
 def _rotation(file, given, prefix, row, found, head_dim):
-  """Reads rotary embeddings: their share of the channels, and scaling."""
   rotary = {}
   channels = given.pop("rope.dimension_count", head_dim)
   if row.partial:

@@ -16,17 +16,9 @@ _SHARED_GATE = "ffn_gate_inp_shexp"
 
 
 def tensors(path) -> dict[str, files.Entry]:
-  """Opens all tensors of a file.
+  """Opens all tensors of a file by Hugging Face's names.
 
-  Args:
-    path: of a GGUF file.
-
-  Returns:
-    dict from Hugging Face's names to `files.Entry`; names that no table has are
-    as in the file.
-
-  Raises:
-    FileNotFoundError, ValueError: see `files.read`.
+  Names that no table has stay as in the file.
   """
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
@@ -55,13 +47,11 @@ def tensors(path) -> dict[str, files.Entry]:
 
 
 def _expert(entry, i):
-  """Returns the matrix of one of the experts."""
   return _changed(entry, lambda x: x[0], entry.shape[1:],
                   lambda: entry.rows(i, i + 1))
 
 
 def _as_there(entry, part, kind, prefix, row, metadata):
-  """Returns a tensor in the layout of Hugging Face."""
   if row.norm_offset and part.endswith("norm"):
     return _changed(entry, lambda x: x - np.float32(row.norm_offset))
   if row.paired and part in _ROTATED:
@@ -78,14 +68,13 @@ def _as_there(entry, part, kind, prefix, row, metadata):
 
 
 def _heads(prefix, metadata, key):
-  """Returns the number of heads of queries or of keys."""
   every = metadata.get(f"{prefix}.{_ROTATED['attn_q']}")
   heads = metadata.get(f"{prefix}.{key}", every)
   return int(np.ravel(heads)[0])
 
 
 def _halves(x, heads):
-  """Returns rows such that the two halves of a head are rotated.
+  """Returns rows with the two halves of a head rotated, not neighbours.
 
   Here row 2 i of a head and the one after it are the i-th pair; there they are
   rows i and head_dim / 2 + i.
@@ -101,7 +90,6 @@ def _by_heads(x, heads):
 
 
 def _changed(entry, change, shape=None, read=None):
-  """Returns an `Entry` whose array is changed once it has been read."""
   if entry.refusal:
     return entry
   read = read or entry.read

@@ -17,11 +17,7 @@ FIELD, _METHOD, _SIZES = "quantization_config", "fp8", "weight_block_size"
 def is_known(given) -> bool:
   """Returns whether a `quantization_config` is one of such blocks.
 
-  Args:
-    given: the field of a `config.json`.
-
-  Raises:
-    ValueError: for one of float8 without blocks of two sizes.
+  Raises ValueError for float8 without blocks of two sizes.
   """
   if not isinstance(given, dict) or given.get("quant_method") != _METHOD:
     return False
@@ -34,14 +30,9 @@ def is_known(given) -> bool:
 
 
 def dequantized(path, found):
-  """Returns tensors without scales, which matrices are multiplied by.
+  """Returns the dict of `Tensor`, matrices multiplied by their scales.
 
-  Args:
-    path: of the `config.json`, which names the sizes of blocks.
-    found: dict of `tensor_files.Tensor` by name.
-
-  Raises:
-    ValueError: if there are scales, and no sizes.
+  `path` is that of the `config.json`, which has the sizes of blocks.
   """
   scales = {name for name in found if name.endswith(SCALE)
             and name.removesuffix(SCALE) in found}

@@ -26,7 +26,6 @@ from models.huggingface import masked
 from models.huggingface import neox
 from models.huggingface import opt
 from models.huggingface import qwen3_next
-from models.huggingface import rope as hf_rope
 from models.huggingface import tensor_files
 
 FILE = tensor_files.CONFIG
@@ -119,14 +118,14 @@ _DEFAULTS = {
     "gemma": {_LENGTH: 8192, _KEY_HEADS: 16}, "gemma2": _GEMMA_2,
     "gemma3_text": {**_GEMMA_2, _LENGTH: 131072}, "gpt2": {"n_positions": 1024},
     **qwen3_next.DEFAULTS, granite_hybrid.FAMILY: granite_hybrid.DEFAULTS}
-_PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
-            "gemma3_text": gemma.parse, "opt": opt.parse,
-            "gpt2": opt.parse, "gpt_neox": neox.parse,
-            "starcoder2": neox.parse, qwen3_next.NEXT: qwen3_next.parse,
-            qwen3_next.DENSE: qwen3_next.parse,
-            **dict.fromkeys(masked.FAMILIES, masked.parse),
-            granite_hybrid.FAMILY: granite_hybrid.parse,
-            **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
+# Modules that read and write `config.json`; others are Llama's kin.
+_MODULES = {**dict.fromkeys(("gemma", "gemma2", "gemma3_text"), gemma),
+            **dict.fromkeys(("opt", "gpt2"), opt),
+            **dict.fromkeys(("gpt_neox", "starcoder2"), neox),
+            **dict.fromkeys((qwen3_next.NEXT, qwen3_next.DENSE), qwen3_next),
+            **dict.fromkeys(masked.FAMILIES, masked),
+            granite_hybrid.FAMILY: granite_hybrid,
+            **dict.fromkeys(deepseek.FAMILIES, deepseek)}
 
 
 def is_hf(folder) -> bool:
@@ -138,18 +137,9 @@ def is_hf(folder) -> bool:
 
 
 def read(folder) -> transformer.Config:
-  """Reads the architecture that a folder describes.
+  """Reads the architecture of a folder of transformers 4 or 5, or a GGUF file.
 
-  Args:
-    folder: with a `config.json`, as written by transformers 4 or 5; or a GGUF
-      file, whose metadata tell the same.
-
-  Returns:
-    A `transformer.Config` of unrolled layers.
-
-  Raises:
-    FileNotFoundError: if there is no such file.
-    ValueError: naming a field and its value, if that is not supported.
+  Raises FileNotFoundError; and ValueError, naming a field and its value.
   """
   path = pathlib.Path(folder) / FILE
   if gguf_files.is_gguf(folder):
@@ -163,15 +153,7 @@ def read(folder) -> transformer.Config:
 
 
 def parse(path, fields: dict) -> transformer.Config:
-  """Returns the architecture that the fields of a `config.json` describe.
-
-  Args:
-    path: of the file, for messages.
-    fields: of the file.
-
-  Raises:
-    ValueError: see `read`.
-  """
+  """Returns the `Config` of a `config.json`, whose path errors name."""
   try:
     config, unknown = _parse(fields)
   except ValueError as e:
@@ -208,8 +190,8 @@ def _parse(fields):
   if block_scales.is_known(fields.get(block_scales.FIELD)):
     del fields[block_scales.FIELD]
   common = _common(fields, _sizes(family))
-  own = _PARSERS.get(family, llama.parse)(fields, family, common)
-  config = config_fields.architecture(common | own)
+  own = _MODULES.get(family, llama).parse(fields, family, common)
+  config = config_fields.architecture({"family": family, **common, **own})
   unknown = []
   for name, value in sorted(fields.items()):
     if name in _ONLY and _ONLY[name] != value:
@@ -240,80 +222,31 @@ def _sizes(family):
       family, _SIZES)
 
 
-def family(config: transformer.Config) -> str:
-  """Returns the `model_type` of an architecture."""
-  return _own_fields(config)[0]
-
-
-def _own_fields(config):
-  """Returns the name of a family, and its fields besides the common ones."""
-  if config.positions == "learned":
-    return opt.own_fields(config)
-  if config.linear_key_heads:
-    return (qwen3_next if config.linear_layer == "delta"
-            else granite_hybrid).own_fields(config)
-  if config.latent_dim:
-    return deepseek.own_fields(config)
-  if config.norm == "rms_plus_one":
-    return gemma.own_fields(config)
-  if config.norm == "layer":
-    return neox.own_fields(config)
-  return llama.own_fields(config)
-
-
 def fields(config: transformer.Config) -> dict:
   """Returns the `config.json` of an architecture, for transformers 4 and 5.
 
-  Args:
-    config: any architecture.
-
-  Returns:
-    What belongs into `config.json`.
-
-  Raises:
-    ValueError: if no family has such an architecture.
+  Raises ValueError for a field that the format of its family would lose.
   """
-  name, own = _own_fields(config)
+  name = config.family
+  module = _MODULES.get(name, llama if name in llama.FAMILIES else masked)
+  if module is masked:
+    raise ValueError(f"family={name!r} is none that is written; one of "
+                     f"{sorted(set(ARCHITECTURES) - set(masked.FAMILIES))} is.")
   found = {"model_type": name, "architectures": [ARCHITECTURES[name]],
            **{theirs: getattr(config, ours)
               for ours, theirs in _sizes(name).items()},
            "tie_word_embeddings": config.tie_embeddings,
-           "torch_dtype": config.dtype, **own}
-  # What has no place in these fields would be lost.
-  given, again = _effective(config), _effective(_parse(found)[0])
+           "torch_dtype": config.dtype, **module.own_fields(config)}
+  given = dataclasses.replace(config, scan_layers=False)
+  again, _ = _parse(found)
+  if config.rope_scaling == "longrope" and (
+      config.max_length > config.rope_original_length):
+    # The only factors of so long a text are for all texts in the file.
+    given = dataclasses.replace(
+        given, rope_short_factors=config.rope_long_factors)
   for field, value in dataclasses.asdict(given).items():
     if value != getattr(again, field):
       raise ValueError(f"{field}={value!r} has no place in a Hugging Face "
-                       f"model of type {name}; {getattr(again, field)!r} has.")
+                       f"model of type {name}; {getattr(again, field)!r} has. "
+                       "Another `family` may have it.")
   return found
-
-
-def _effective(config):
-  """Returns the architecture without fields that make no difference to it."""
-  biases = {name: config.bias or getattr(config, name)
-            for name in ("qkv_bias", "out_bias", "feed_forward_bias")}
-  unused = hf_rope.neutral(config)
-  if config.positions != "rope":
-    unused |= {"rope_theta": 0.0, "rope_part": 1.0}
-  if config.positions != "rope" or not config.full_every:
-    unused["rope_full"] = True
-  if not config.num_experts:
-    unused |= {"experts_per_token": 0, "normalize_experts": True}
-  if not config.dense_layers:
-    unused["dense_dim"] = 0
-  if config.rope_scaling == "none" and (
-      config.rope_local_theta == config.rope_theta):
-    unused["rope_local_theta"] = 0.0
-  if not config.window and not config.linear_key_heads:
-    unused["rope_local_theta"] = 0.0
-    if unused.get("rope_full", config.rope_full):
-      unused["full_every"] = 0
-  scalar = config.query_scalar if config.query_scalar != config.head_dim else 0
-  return dataclasses.replace(config,
-                             bias=False,
-                             scan_layers=False,
-                             window=config_fields.effective_window(
-                                 config.window, config.max_length),
-                             query_scalar=scalar,
-                             **biases,
-                             **unused)

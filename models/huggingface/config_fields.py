@@ -7,6 +7,7 @@ refused before anything of that size is allocated.
 """
 
 import dataclasses
+import re
 
 from models import transformer
 from models.folders import json_files
@@ -141,16 +142,7 @@ _NO_DEFAULT = object()
 def take(fields, name, default=_NO_DEFAULT):
   """Takes a field out, checked by `FIELDS`; null counts as absent.
 
-  Args:
-    fields: dict, from which it is removed.
-    name: of the field.
-    default: its value if it is absent; without one it must be there.
-
-  Returns:
-    Its value.
-
-  Raises:
-    ValueError: naming the field and its value.
+  Raises ValueError if it is absent and there is no default.
   """
   value = fields.pop(name, None)
   if value is None:
@@ -169,18 +161,36 @@ def take_one_of(fields, name, family, allowed):
         f"{' or '.join(map(json_files.shown, allowed))} is.")
 
 
+def attention_and_norms(fields, *, tied=False, eps=1e-6) -> dict:
+  """Reads biases of attention, tied embeddings and eps, as many families do."""
+  bias = take(fields, "attention_bias", False)
+  return {"qkv_bias": bias, "out_bias": bias,
+          "tie_embeddings": take(fields, "tie_word_embeddings", tied),
+          "norm_eps": take(fields, "rms_norm_eps", eps)}
+
+
+def own_attention_and_norms(config) -> dict:
+  """Returns heads, and what `attention_and_norms` reads."""
+  return {"num_key_value_heads": config.num_kv_heads,
+          "head_dim": config.head_dim, "attention_bias": config.qkv_bias,
+          "rms_norm_eps": config.norm_eps}
+
+
+def take_own_code(fields, family, known: str):
+  """Takes out the code that files name, which has to match an expression.
+
+  It is not run: what it computes is computed here.
+  """
+  for value in take(fields, "auto_map", {}).values():
+    if not re.match(known, str(value).rpartition("--")[2]):
+      raise ValueError(f"auto_map: {json_files.shortened(str(value))} of "
+                       f"{family} is not supported.")
+
+
 def architecture(values: dict) -> transformer.Config:
-  """Returns an architecture with the values of a file.
+  """Returns the `transformer.Config` of a dict of its fields, from JSON.
 
-  Args:
-    values: of fields of `transformer.Config`, as JSON has them.
-
-  Returns:
-    The `transformer.Config`.
-
-  Raises:
-    ValueError: naming a field that is unknown or missing, of another type, or
-      out of range.
+  Raises ValueError for a field that is unknown, missing, or out of range.
   """
   known = {field.name: field for field in dataclasses.fields(
       transformer.Config)}

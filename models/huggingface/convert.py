@@ -35,9 +35,6 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters; None: on the default device.
 
-  Returns:
-    A language model and its parameters.
-
   Raises:
     FileNotFoundError: if there is no such folder, or a file is missing.
     ValueError: naming a file, a field or a tensor that is wrong.
@@ -60,16 +57,8 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
 def open_folder(folder, *, dtype: str | None = None):
   """Opens a folder: its parameters are checked, but not read yet.
 
-  Args:
-    folder: see `from_hf`.
-    dtype: of the parameters; None: that of the folder.
-
-  Returns:
-    A `transformer.Config`, and a dict from the names of its parameters, such as
-    "layers/layer_0/attention/key/kernel", to `() -> numpy array`.
-
-  Raises:
-    FileNotFoundError, ValueError: see `from_hf`.
+  Returns a `transformer.Config`, and a dict from the names of its parameters,
+  such as "layers/layer_0/attention/key/kernel", to `() -> numpy array`.
   """
   config = hf_config.read(folder)
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
@@ -90,20 +79,10 @@ def open_folder(folder, *, dtype: str | None = None):
 
 def layer_tensors(path, config: transformer.Config, prefix: str,
                   found: dict) -> dict:
-  """Returns the parameters of one layer beside tensors of other things.
+  """Returns `found` with the parameters of one layer in place of its tensors.
 
-  Args:
-    path: of the folder, for messages.
-    config: the architecture of the layer, of `num_layers=1`.
-    prefix: what the names of its tensors begin with.
-    found: dict of `tensor_files.Tensor` by name.
-
-  Returns:
-    The dict with tensors f"{prefix}.{name}" of parameters, such as
-    "attention/key/kernel", for those that these are made of.
-
-  Raises:
-    ValueError: see `from_hf`.
+  Tensors f"{prefix}.*" become f"{prefix}.{name}", such as the name
+  "attention/key/kernel"; the architecture has `num_layers=1`.
   """
   rest, of_layer = dict(found), "layers/layer_0/"
   for name, leaf in _named(transformer.abstract_params(config)):
@@ -127,16 +106,8 @@ def to_hf(folder, config: transformer.Config, params: types.Params,
           tokenizer=None) -> None:
   """Writes a model so that transformers loads it.
 
-  The folder appears whole or not at all; an existing one is replaced.
-
-  Args:
-    folder: where to.
-    config: the architecture.
-    params: its parameters.
-    tokenizer: a `tokenizers.Tokenizer` that goes with it, or None.
-
-  Raises:
-    ValueError: naming what no family of Hugging Face has.
+  The folder appears whole or not at all; an existing one is replaced. It has
+  the format of `config.family`. Raises ValueError for what this has not.
   """
   with atomic.replacing(folder) as partial:
     eos_id = None
@@ -149,17 +120,7 @@ def to_hf(folder, config: transformer.Config, params: types.Params,
 
 def write(folder, config: transformer.Config, params: types.Params,
           eos_id: int | None = None) -> None:
-  """Writes a model, without a tokenizer, into a folder that exists.
-
-  Args:
-    folder: where to.
-    config: the architecture.
-    params: its parameters.
-    eos_id: the token that ends a text, or None.
-
-  Raises:
-    ValueError: see `to_hf`.
-  """
+  """Writes a model, without a tokenizer, into a folder that exists."""
   quantization.check_whole(config.weights, "written for transformers")
   fields = {**hf_config.fields(config), "eos_token_id": eos_id}
   parts = collections.defaultdict(list)
@@ -201,16 +162,8 @@ def _check(folder, found, source, shape):
 def _read(name, leaf, shape, sources):
   """Reads a parameter as a numpy array of the leaf's shape and type.
 
-  Args:
-    name: of the parameter.
-    leaf: its shape and type.
-    shape: of what each source gives.
-    sources: pairs of a `tensor_names.TensorSlice` and its
-      `tensor_files.Tensor`: one, or one for each place of
-      `tensor_names.stacked`.
-
-  Returns:
-    The array.
+  `sources` are pairs of a `TensorSlice` and a `Tensor`, each of `shape`: one,
+  or one for each index of `tensor_names.stacked`.
   """
   if len(sources) == 1:
     [(place, tensor)] = sources

@@ -58,11 +58,7 @@ _DIGITS = 12
 
 
 def names(config):
-  """Returns names of tensors that are not those of a Llama.
-
-  Args:
-    config: a `transformer.Config`, of a layer.
-  """
+  """Returns names of tensors that are not those of a Llama, of a layer."""
   query = "self_attn.q_b_proj" if config.query_rank else "self_attn.q_proj"
   return _NAMES | {"attention/query": query} | (
       _EXPERTS if config.num_experts else {})
@@ -111,7 +107,8 @@ def parse(fields, family, common):
     config_fields.take_one_of(fields, name, family, (False,))
   config_fields.take_one_of(fields, "layer_types", family, (
       ["indexed_attention"] * common["num_layers"],))
-  _take_own_code(fields, family)
+  config_fields.take_own_code(fields, family,
+                              r"(configuration|modeling)_deepseek\.")
   for name in _UNUSED:
     fields.pop(name, None)
   sizes = {ours: _take(fields, theirs) for ours, theirs in _SIZES.items()}
@@ -125,6 +122,8 @@ def parse(fields, family, common):
   if experts.get("dense_layers"):
     experts["dense_dim"] = width
   return {
+      # Others are written as a DeepSeek-V3, which computes the same.
+      "family": family if family in (_V2, _YOUTU) else V3,
       "hidden_dim": width, **sizes, "num_kv_heads": 1,
       "query_rank": _take(fields, "q_lora_rank", 0), "query_scalar": 0.0
       if growth == 1 else _scalar(sizes["plain_dim"] + sizes["head_dim"],
@@ -136,9 +135,8 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`; see `llama`."""
-  family = (_YOUTU if not config.num_experts
-            else V3 if config.router == "sigmoid" else _V2)
+  """Returns what `parse` reads of an architecture, as far as they go."""
+  family = config.family
   own = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()}
   own |= {"num_key_value_heads": config.num_heads, "hidden_act": "silu",
           "q_lora_rank": config.query_rank or None,
@@ -159,7 +157,7 @@ def own_fields(config):
   if family == _V2:
     own["topk_method"] = ("group_limited_greedy" if config.expert_groups > 1
                           else "greedy")
-  return family, own
+  return own
 
 
 def _experts(fields, family, common):
@@ -230,13 +228,3 @@ def _rope_fields(config):
     share = (growth - 1) / (0.1 * math.log(config.rope_factor))
     own["rope_scaling"]["mscale_all_dim"] = float(f"{share:.{_DIGITS - 3}g}")
   return own
-
-
-def _take_own_code(fields, family):
-  """Takes out the code that files name, of which transformers has its own."""
-  classes = _take(fields, "auto_map", {}).values()
-  unknown = [x for x in classes if not str(x).startswith(
-      ("configuration_deepseek.", "modeling_deepseek."))]
-  if unknown:
-    raise ValueError(f"auto_map: {str(unknown[0])[:80]!r} of {family} is not "
-                     "supported.")

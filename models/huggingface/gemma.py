@@ -26,17 +26,7 @@ _IMAGES = frozenset("""
 
 
 def text_part(fields):
-  """Returns the fields of the text part of a model with images.
-
-  Args:
-    fields: dict, of "gemma3".
-
-  Returns:
-    Fields of "gemma3_text".
-
-  Raises:
-    ValueError: naming a field that is wrong.
-  """
+  """Returns the fields of "gemma3_text" in those of "gemma3"."""
   fields = {name: x for name, x in fields.items() if name not in _IMAGES}
   text = _take(fields, "text_config")
   config_fields.take_one_of(text, "model_type", "gemma3", ("gemma3_text",))
@@ -45,33 +35,18 @@ def text_part(fields):
 
 
 def parse(fields, family, common):
-  """Reads what Gemma has.
-
-  Args:
-    fields: dict, from which it is taken out.
-    family: "gemma", "gemma2" or "gemma3_text".
-    common: fields of `transformer.Config` that are known already.
-
-  Returns:
-    More fields of it.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
-  """
+  """Reads what Gemma has; see `llama.parse`."""
   # Google's first files have "gelu", and mean the approximation.
   config_fields.take_one_of(fields, "hidden_act", family, (_GELU, "gelu"))
   config_fields.take_one_of(fields, "hidden_activation", family, (_GELU,))
   config_fields.take_one_of(fields, "use_bidirectional_attention", family,
                             (False,))
-  attention_bias = _take(fields, "attention_bias", False)
   found = {
       "num_kv_heads": _take(fields, "num_key_value_heads"),
       "head_dim": _take(fields, "head_dim", 256),
       "hidden_dim": _take(fields, "intermediate_size"),
       "norm": "rms_plus_one", "feed_forward": "geglu",
-      "qkv_bias": attention_bias, "out_bias": attention_bias,
-      "tie_embeddings": _take(fields, "tie_word_embeddings", True),
-      "norm_eps": _take(fields, "rms_norm_eps", 1e-6),
+      **config_fields.attention_and_norms(fields, tied=True),
       "embedding_scale": common["dim"]**0.5}
   if family != "gemma":
     scalar = _take(fields, "query_pre_attn_scalar")
@@ -84,36 +59,23 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`, as far as they go.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    The name of the family, and its fields besides those that all have.
-  """
-  if config.sandwich_norm:
-    name = "gemma3_text" if config.qk_norm else "gemma2"
-  else:
-    name = "gemma"
-  own = {"num_key_value_heads": config.num_kv_heads,
-         "head_dim": config.head_dim, "hidden_act": _GELU,
+  """Returns what `parse` reads of an architecture, as far as they go."""
+  own = {**config_fields.own_attention_and_norms(config), "hidden_act": _GELU,
          "hidden_activation": _GELU, "intermediate_size": config.hidden_dim,
-         "attention_bias": config.bias or config.qkv_bias,
-         "rms_norm_eps": config.norm_eps, **hf_rope.own_fields(config)}
-  if name == "gemma":
-    return name, own
+         **hf_rope.own_fields(config)}
+  if config.family == "gemma":
+    return own
   caps = config.attention_softcap, config.logit_softcap
   scalar = config.query_scalar or config.head_dim
   own |= {"query_pre_attn_scalar": int(scalar) if scalar % 1 == 0 else scalar,
           **layer_types.own_windows(config),
           **{cap: value or None for cap, value in zip(_CAPS, caps)}}
-  if name == "gemma3_text":
+  if config.family == "gemma3_text":
     # For transformers that do not know `layer_types` yet.
     own[_PATTERNS[0]] = ((config.full_every or config.num_layers + 1)
                          if config.window else 1)
     own[_LOCAL] = config.rope_local_theta or config.rope_theta
-  return name, own
+  return own
 
 
 def _caps(fields, family):

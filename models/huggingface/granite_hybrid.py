@@ -49,16 +49,13 @@ def parse(fields, family, common):
     config_fields.take_one_of(fields, name, family, allowed)
   for name in _UNUSED:
     fields.pop(name, None)
-  bias = _take(fields, "attention_bias", False)
   found = {
       "num_kv_heads": _take(fields, "num_key_value_heads",
                             common["num_heads"]),
       "head_dim": _take(fields, "head_dim",
                         None) or config_fields.channels(common),
       "hidden_dim": _take(fields, "shared_intermediate_size"),
-      "qkv_bias": bias, "out_bias": bias,
-      "tie_embeddings": _take(fields, "tie_word_embeddings", False),
-      "norm_eps": _take(fields, "rms_norm_eps", 1e-6),
+      **config_fields.attention_and_norms(fields),
       "positions": kept if kept == "rope" else "none",
       **hf_rope.parse(fields, common["max_length"]),
       "linear_layer": "mamba2", **_state_fields(fields, common)}
@@ -89,13 +86,11 @@ def _state_fields(fields, common):
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`; see `qwen3_next`."""
+  """Returns what `parse` reads of an architecture, as far as they go."""
   width = config.linear_value_heads * config.linear_value_dim
-  return FAMILY, {
-      "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim,
-      "hidden_act": "silu", "shared_intermediate_size": config.hidden_dim,
-      "attention_bias": config.bias or config.qkv_bias,
-      "rms_norm_eps": config.norm_eps, "num_local_experts": 0,
+  return {
+      **config_fields.own_attention_and_norms(config), "hidden_act": "silu",
+      "shared_intermediate_size": config.hidden_dim, "num_local_experts": 0,
       "position_embedding_type": "rope" if config.positions == "rope"
                                  else "nope",
       "layer_types": [
@@ -104,8 +99,7 @@ def own_fields(config):
       **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
       "mamba_d_head": config.linear_value_dim,
       "mamba_expand": width // config.dim,
-      **(hf_rope.own_fields(config) if config.positions == "rope" else {}),
-      **llama.granite_fields(config)}
+      **hf_rope.own_fields(config), **llama.granite_fields(config)}
 
 
 def part_of(config, path):

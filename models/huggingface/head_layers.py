@@ -21,22 +21,9 @@ def config(path, found: dict, dtype: str, target, tensors: dict,
   """Returns the architecture of the layers of a head.
 
   Configs give positions for texts of training, often 2,048; as positions are
-  rotary, those of the target will do.
-
-  Args:
-    path: folder of the head.
-    found: fields of its `config.json`.
-    dtype: of its parameters.
-    target: the `transformer.Config` of the target.
-    tensors: dict of tensors.
-    prefix: of those of the first layer.
-    family: whose layers they are; "" for Qwen3 or Llama, by the tensors.
-
-  Returns:
-    A `transformer.Config`.
-
-  Raises:
-    ValueError: naming a field that is wrong, or layers with a window.
+  rotary, those of the target will do. The layers are those of a family, "" for
+  Qwen3 or Llama, by the tensors; `prefix` is of those of the first layer.
+  Raises ValueError for a field that is wrong, or layers with a window.
   """
   _check_windows(path, found)
   given = {name: found[name] for name in _FIELDS if name in found}

@@ -101,17 +101,7 @@ def is_head(folder) -> bool:
 
 
 def saved_weights(folder) -> str:
-  """Returns the format of a head's matrices in its folder.
-
-  Args:
-    folder: of the head.
-
-  Returns:
-    `quantization.INT8` if some are saved in 8 bits, else `quantization.DTYPE`.
-
-  Raises:
-    FileNotFoundError, ValueError: as of `load`.
-  """
+  """Returns `quantization.INT8` if matrices are saved so, else `DTYPE`."""
   path = pathlib.Path(folder)
   tensors = _tensors(path, _format_of(_module(path, _fields(path))))
   return (quantization.INT8 if any(x.eight_bits for x in tensors.values())
@@ -128,16 +118,7 @@ def is_prompts(folder) -> bool:
 def load_prompts(folder, target: transformer.Config):
   """Reads prompt tokens of parallel prompt decoding.
 
-  Args:
-    folder: that `save` has written.
-    target: the architecture of the target.
-
-  Returns:
-    The target that knows them, and `[prompts, F]`, which its parameters have as
-    `prompts`.
-
-  Raises:
-    FileNotFoundError, ValueError: see `load`.
+  Returns the target that knows them, and its parameter `prompts [prompts, F]`.
   """
   found = _opened(folder, target, target.dtype)
   lm = found.module.target(found.config, target)
@@ -163,20 +144,9 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
          weights: str = quantization.DTYPE, target_params=None) -> Loaded:
   """Reads a head.
 
-  Args:
-    folder: of the head.
-    target: the architecture of the target.
-    dtype: of its parameters and activations; None: that of the target.
-    weights: format of its matrices, one of `quantization.WEIGHTS`.
-    target_params: of the target, whose output layer some heads share.
-
-  Returns:
-    The head, its parameters, and what the target is to keep.
-
-  Raises:
-    FileNotFoundError: if a file is missing.
-    ValueError: naming the field or tensor that is wrong, is not supported, or
-      does not fit the target.
+  Its type is that of the target where `dtype` is None; `target_params` are
+  needed where it shares the target's output layer. Raises FileNotFoundError;
+  and ValueError, naming a field or tensor that is wrong or unlike the target.
   """
   found = _opened(folder, target, dtype, weights)
   path, tensors = found.folder.path, found.folder.tensors
@@ -309,20 +279,9 @@ def save(folder, module, config, params, kept, metadata=None,
          weights=quantization.DTYPE) -> None:
   """Writes a head as it is published, in the type of its parameters.
 
-  The folder appears whole or not at all; an existing one is replaced.
-
-  Args:
-    folder: where to.
-    module: such as `models.heads.eagle`.
-    config: of the head.
-    params: its parameters.
-    kept: layers of the target that it reads.
-    metadata: for people to read, written as JSON; or None.
-    weights: format of its matrices, `quantization.DTYPE` or `INT8`.
-
-  Raises:
-    ValueError: for a head whose parameters have fewer bits already, or that
-      has latent attention.
+  The folder appears whole or not at all; an existing one is replaced. `module`
+  is such as `models.heads.eagle`, `kept` has the layers of the target that it
+  reads, `metadata` is for people to read.
   """
   found = formats.of_module(module)
   if getattr(getattr(config, "layer", None), "latent_dim", 0):

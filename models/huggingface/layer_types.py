@@ -15,17 +15,8 @@ FULL, LINEAR, _SLIDING = (f"{kind}_attention"
 def windows(fields, family, num_layers, every):
   """Reads the window, and which layers see all positions nevertheless.
 
-  Args:
-    fields: dict, from which it is taken out.
-    family: what errors call it.
-    num_layers: layers.
-    every: the last one of so many sees all positions, where no field says.
-
-  Returns:
-    Fields of `transformer.Config`; none if all layers see all positions.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
+  Where no field says, that is every `every`-th layer. Returns fields of
+  `transformer.Config`; none if all layers see all positions.
   """
   window = _take(fields, "sliding_window", None)
   if window is not None:
@@ -46,18 +37,8 @@ def windows(fields, family, num_layers, every):
 def two_ropes(fields, max_length, theta, local_theta):
   """Reads rotary embeddings of layers with and without a window.
 
-  Args:
-    fields: dict, from which it is taken out.
-    max_length: positions that the file gives.
-    theta: base of the wavelengths of layers without, where `rope_parameters`
-      give none.
-    local_theta: the same of layers with a window; they are never scaled.
-
-  Returns:
-    Fields of `transformer.Config`, see `rope.parse`.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
+  The bases `theta` and `local_theta` are those where `rope_parameters` have
+  none; layers with a window are never scaled. See `rope.parse`.
   """
   both = dict(_take(fields, "rope_parameters", {}))
   unknown = sorted(set(both) - {FULL, _SLIDING})
@@ -78,14 +59,7 @@ def two_ropes(fields, max_length, theta, local_theta):
 
 
 def own_windows(config):
-  """Writes what `windows` reads.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    Fields of a `config.json`.
-  """
+  """Writes what `windows` reads."""
   every = config.full_every or config.num_layers + 1
   # Transformers needs a window, though no layer has it.
   return {"sliding_window": config.window or config.max_length,
@@ -94,14 +68,7 @@ def own_windows(config):
 
 
 def own_ropes(config):
-  """Writes what `two_ropes` reads of both kinds, for transformers 5 only.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    Fields of a `config.json`.
-  """
+  """Writes what `two_ropes` reads of both kinds, for transformers 5 only."""
   own = hf_rope.own_fields(config)
   full = {"rope_type": "default", **own.pop("rope_scaling", {}), **own}
   local = {"rope_type": "default",

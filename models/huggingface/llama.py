@@ -3,15 +3,11 @@
 `FAMILIES` has a row for each family: what sets it apart from a Llama, in fields
 and in names of tensors. A new one is such a row and its class in
 `config.ARCHITECTURES`.
-
-Phi-3 is a Llama or Mistral whose tensors lie otherwise, and is written as one
-of these, unless it rotates a part of the channels.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from models.folders import json_files
 from models.huggingface import config_fields
 from models.huggingface import layer_types
 from models.huggingface import rope as hf_rope
@@ -26,42 +22,31 @@ _FACTORS = {"embedding_multiplier": "embedding_scale",
             "residual_multiplier": "residual_scale",
             "logits_scaling": "logit_divisor"}
 _DIGITS = 12
-_PHI3_LENGTH = 4096
-# Scalings that it has, and what its first files call the second one.
-_PHI3_SCALINGS, _PHI3_NAMES = ("none", "longrope"), ("su", "yarn")
+_PHI3_LENGTH, _OWN_CODE = 4096, "(configuration|modeling)_"
+# Names of "longrope" in its first files.
+_PHI3_NAMES = ("su", "yarn")
 # How files give windows: for all layers; for all, if a switch is on; for most
 # layers by their types. Families without any refuse them.
 _ALWAYS, _SWITCHED, _TYPED = "always", "switched", "typed"
 
 
 def parse(fields, family, common):
-  """Reads what these families have.
+  """Returns more fields of `transformer.Config` than the `common` ones.
 
-  Args:
-    fields: dict, from which it is taken out.
-    family: one of `FAMILIES`.
-    common: fields of `transformer.Config` that are known already.
-
-  Returns:
-    More fields of it.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
+  They are taken out of `fields`, what is left there is unknown. Raises
+  ValueError for a field that is wrong or not supported.
   """
   row = FAMILIES[family]
   heads, head_dim = (_take(fields, name, None)
                      for name in ("num_key_value_heads", "head_dim"))
   part = _phi3(fields) if family == "phi3" else 1.0
   rope = _rope(fields, row, common["max_length"], part)
-  attention_bias = _take(fields, "attention_bias", False)
   found = {
       "num_kv_heads": heads or common["num_heads"],
       "head_dim": head_dim or config_fields.channels(common),
       **_feed_forward(fields, family),
-      "qkv_bias": attention_bias, "out_bias": attention_bias,
       "feed_forward_bias": _take(fields, "mlp_bias", False),
-      "tie_embeddings": _take(fields, "tie_word_embeddings", row.tied),
-      "norm_eps": _take(fields, "rms_norm_eps", row.eps),
+      **config_fields.attention_and_norms(fields, tied=row.tied, eps=row.eps),
       **_windows(fields, family, common["num_layers"],
                  hf_rope.longest(rope, common["max_length"])),
       "rope_part": part, **rope, **row.fixed}
@@ -69,16 +54,8 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`, as far as they go.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    The name of the family, and its fields besides those that all have.
-  """
-  family = next(name for name, row in FAMILIES.items() if row.has(config))
-  row = FAMILIES[family]
+  """Returns what `parse` reads of an architecture, as far as they go."""
+  family, row = config.family, FAMILIES[config.family]
   own = {"num_key_value_heads": config.num_kv_heads,
          "head_dim": config.head_dim, "hidden_act": "silu",
          "intermediate_size": config.hidden_dim,
@@ -90,12 +67,12 @@ def own_fields(config):
   elif config.window:
     own["sliding_window"] = config.window
   if "attention_bias" in row.biases:
-    own["attention_bias"] = config.bias or config.qkv_bias
+    own["attention_bias"] = config.qkv_bias
   if "mlp_bias" in row.biases:
-    own["mlp_bias"] = config.bias or config.feed_forward_bias
+    own["mlp_bias"] = config.feed_forward_bias
   if family.startswith("qwen"):
     own |= {"use_sliding_window": bool(config.window), "max_window_layers": 0}
-  return family, own | row.write(config)
+  return own | row.write(config)
 
 
 def _feed_forward(fields, family):
@@ -138,7 +115,7 @@ def _qwen2_moe(fields, found):
 
 def _qwen2_moe_fields(config):
   return {_SHARED: config.shared_dim,
-          "qkv_bias": config.bias or config.qkv_bias}
+          "qkv_bias": config.qkv_bias}
 
 
 def granite_factors(fields, found):
@@ -158,11 +135,6 @@ def granite_fields(config):
              for theirs, ours in _FACTORS.items()}}
 
 
-def _has_factors(config):
-  return config.query_scalar or any(getattr(config, ours) != 1
-                                    for ours in _FACTORS.values())
-
-
 def _phi3(fields):
   """Reads the part of the channels that is rotated; the rest is a Llama's."""
   part = _take(fields, "partial_rotary_factor", 1.0)
@@ -175,23 +147,13 @@ def _phi3(fields):
     # Transformers 5 has it there.
     part = _take(dict(rope), "partial_rotary_factor", part)
     fields[name] = rope
-  _take_own_code(fields, "phi3")
+  config_fields.take_own_code(fields, "phi3", _OWN_CODE + r"phi3\.")
   return part
-
-
-def _take_own_code(fields, family):
-  """Takes out the code that files of a family name, which is known here."""
-  own = tuple(f"{kind}_{family}." for kind in ("configuration", "modeling"))
-  classes = _take(fields, "auto_map", {}).values()
-  unknown = [x for x in classes if not str(x).startswith(own)]
-  if unknown:
-    raise ValueError(f"auto_map: {json_files.shortened(str(unknown[0]))} of "
-                     f"{family} is not supported.")
 
 
 def _mimo(fields, found):
   del found
-  _take_own_code(fields, "mimo")
+  config_fields.take_own_code(fields, "mimo", _OWN_CODE + r"mimo\.")
   return {}
 
 
@@ -276,8 +238,6 @@ class Family(NamedTuple):
   """What sets a family apart from a Llama.
 
   Attributes:
-    has: `transformer.Config -> bool`, whether an architecture is written as
-      one of this family; of several the first of `FAMILIES` is taken.
     fixed: fields of `transformer.Config` that no field of a file gives.
     tied: whether embeddings are tied where no field says.
     eps: of the norms, where no field gives it.
@@ -291,7 +251,6 @@ class Family(NamedTuple):
     write: `transformer.Config -> dict`, the same as fields of `config.json`.
     names: of tensors, where they are not those of a Llama; see `tensor_names`.
   """
-  has: Callable[..., bool]
   fixed: dict = {}
   tied: bool = False
   eps: float = 1e-6
@@ -318,57 +277,44 @@ EXPERT_NAMES = {
     "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
     "feed_forward/shared/up": "mlp.shared_expert.up_proj",
     "feed_forward/shared/down": "mlp.shared_expert.down_proj"}
-# In this order: what has more features comes before what has fewer.
 FAMILIES = {
     "qwen2_moe": Family(
-        lambda config: config.num_experts and config.shared_dim,
         experts=("num_experts", "moe_intermediate_size", 4),
         read=_qwen2_moe, write=_qwen2_moe_fields,
         names=EXPERT_NAMES),
     "qwen3_moe": Family(
-        lambda config: config.num_experts and config.qk_norm,
         fixed={"qk_norm": True}, biases=_BIASES[:1], windows=_SWITCHED,
         experts=("num_experts", "moe_intermediate_size", 8),
         names=_EXPERT_NAMES),
     "olmoe": Family(
-        lambda config: config.num_experts and config.joint_qk_norm,
         fixed={"joint_qk_norm": True}, eps=1e-5, biases=_BIASES[:1],
         experts=("num_experts", "intermediate_size", 8), names=_EXPERT_NAMES),
     "mixtral": Family(
-        lambda config: config.num_experts, eps=1e-5, theta=1e6, windows=_ALWAYS,
+        eps=1e-5, theta=1e6, windows=_ALWAYS,
         experts=("num_local_experts", "intermediate_size", 2),
         names={"feed_forward/router": "block_sparse_moe.gate",
                "feed_forward/gate": "block_sparse_moe.experts.{}.w1",
                "feed_forward/up": "block_sparse_moe.experts.{}.w3",
                "feed_forward/down": "block_sparse_moe.experts.{}.w2"}),
     "qwen3": Family(
-        lambda config: config.qk_norm, fixed={"qk_norm": True},
-        biases=_BIASES[:1], windows=_SWITCHED),
+        fixed={"qk_norm": True}, biases=_BIASES[:1], windows=_SWITCHED),
     "olmo3": Family(
-        lambda config: config.reordered_norm and config.window,
         fixed={"joint_qk_norm": True, "reordered_norm": True}, eps=1e-5,
         theta=500000.0, biases=_BIASES[:1], windows=_TYPED, names=_NORMS_AFTER),
     "olmo2": Family(
-        lambda config: config.reordered_norm,
         fixed={"joint_qk_norm": True, "reordered_norm": True}, eps=1e-5,
         biases=_BIASES[:1], names=_NORMS_AFTER),
     "smollm3": Family(
-        lambda config: not config.rope_full and config.full_every,
         tied=True, theta=2000000.0, biases=_BIASES, windows=_SWITCHED,
         read=_smollm3, write=_smollm3_fields),
-    "granite": Family(_has_factors, biases=_BIASES, read=granite_factors,
-                      write=granite_fields),
-    "qwen2": Family(
-        lambda config: config.qkv_bias and not config.out_bias,
-        fixed={"qkv_bias": True}, windows=_SWITCHED),
-    # A Qwen2, whose config has a bias that its last projection has not;
-    # and next-token modules, see `mtp_tensors`.
+    "granite": Family(
+        biases=_BIASES, read=granite_factors, write=granite_fields),
+    "qwen2": Family(fixed={"qkv_bias": True}, windows=_SWITCHED),
+    # A Qwen2, and written as one: its config has a bias that its last
+    # projection has not. Of its next-token modules see `mtp_tensors`.
     "mimo": Family(
-        lambda config: False, fixed={"qkv_bias": True, "out_bias": False},
+        fixed={"family": "qwen2", "qkv_bias": True, "out_bias": False},
         windows=_SWITCHED, read=_mimo),
-    "phi3": Family(
-        lambda config: (config.rope_part != 1
-                        and config.rope_scaling in _PHI3_SCALINGS),
-        eps=1e-5, windows=_ALWAYS, write=_phi3_fields),
-    "mistral": Family(lambda config: config.window, windows=_ALWAYS),
-    "llama": Family(lambda config: True, biases=_BIASES)}
+    "phi3": Family(eps=1e-5, windows=_ALWAYS, write=_phi3_fields),
+    "mistral": Family(windows=_ALWAYS),
+    "llama": Family(biases=_BIASES)}

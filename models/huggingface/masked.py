@@ -57,28 +57,14 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """Reads what these families have.
-
-  Args:
-    fields: dict, from which it is taken out.
-    family: one of `FAMILIES`.
-    common: fields of `transformer.Config` that are known already.
-
-  Returns:
-    More fields of it.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
-  """
-  for value in _take(fields, "auto_map", {}).values():
-    if not re.match(_CODE[family], str(value).rpartition("--")[2]):
-      raise ValueError(f"auto_map: {json_files.shortened(str(value))} of "
-                       f"{family} is not supported.")
+  """Reads what these families have; see `llama.parse`."""
+  config_fields.take_own_code(fields, family, _CODE[family])
   _mask(fields, family)  # Of no use to the architecture.
   if family in _LIKE:
     for name in _TRAINING:
       fields.pop(name, None)
-    return llama.parse(fields, _LIKE[family], common)
+    return {"family": _LIKE[family],
+            **llama.parse(fields, _LIKE[family], common)}
   for name, allowed in _FIXED.items():
     config_fields.take_one_of(fields, name, family, allowed)
   config_fields.take_one_of(fields, "embedding_size", family,
@@ -88,6 +74,7 @@ def parse(fields, family, common):
   rope = hf_rope.parse(fields, common["max_length"], llama.FAMILIES[
       "llama"].theta, 1.0)
   return {
+      "family": "llama",
       "num_kv_heads": _take(fields, "n_kv_heads", None) or common["num_heads"],
       "head_dim": config_fields.channels(common),
       "hidden_dim": _take(fields, "mlp_hidden_size"),
@@ -103,11 +90,7 @@ def _mask(fields, family):
 def mask_of(folder) -> dict:
   """Returns the fields of `types.MaskedModel` but for the language model.
 
-  Args:
-    folder: with a `config.json`.
-
-  Raises:
-    ValueError: if it is of no family of `FAMILIES`.
+  Raises ValueError for a folder of another family.
   """
   path = pathlib.Path(folder) / "config.json"
   fields = json_files.read(path)

@@ -14,60 +14,29 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """Reads what these families have.
-
-  Args:
-    fields: dict, from which it is taken out.
-    family: "gpt_neox" or "starcoder2".
-    common: fields of `transformer.Config` that are known already.
-
-  Returns:
-    More fields of it.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
-  """
+  """Reads what these families have; see `llama.parse`."""
   found = {"norm": "layer", "head_dim": config_fields.channels(common),
            "hidden_dim": _take(fields, "intermediate_size")}
   return found | (_neox if family == "gpt_neox" else _starcoder)(fields, common)
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`, as far as they go.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    The name of the family, and its fields besides those that all have.
-  """
+  """Returns what `parse` reads of an architecture, as far as they go."""
   gelu = next((theirs for theirs, ours in _GELUS.items()
                if ours == config.feed_forward), None)
   own = {"intermediate_size": config.hidden_dim, "hidden_act": gelu}
   rope = hf_rope.own_fields(config)
-  if _is_starcoder(config):
+  if config.family == "starcoder2":
     window = {"sliding_window": config.window} if config.window else {}
-    return "starcoder2", {
-        **own, **rope, **window, "norm_epsilon": config.norm_eps,
-        "num_key_value_heads": config.num_kv_heads,
-        "use_bias": config.bias or config.feed_forward_bias}
-  return "gpt_neox", {
-      **own, "rotary_emb_base": rope.pop("rope_theta"), **rope,
-      "rotary_pct": config.rope_part, "layer_norm_eps": config.norm_eps,
-      "use_parallel_residual": config.parallel,
-      "attention_bias": config.bias or config.qkv_bias}
-
-
-def _is_starcoder(config):
-  return not config.parallel and config.feed_forward == "gelu"
+    return {**own, **rope, **window, "norm_epsilon": config.norm_eps,
+            "num_key_value_heads": config.num_kv_heads, "use_bias": config.bias}
+  return {**own, "rotary_emb_base": rope.pop("rope_theta"), **rope,
+          "rotary_pct": config.rope_part, "layer_norm_eps": config.norm_eps,
+          "use_parallel_residual": config.parallel,
+          "attention_bias": config.qkv_bias}
 
 
 def _neox(fields, common):
-  activation = _gelu(fields, "gpt_neox", _GELUS)
-  parallel = _take(fields, "use_parallel_residual", True)
-  if not parallel and activation == "gelu":
-    raise ValueError("use_parallel_residual=False of gpt_neox is only "
-                     "supported with hidden_act='gelu'.")
   bias = _take(fields, "attention_bias", True)
   theta = _take(fields, "rotary_emb_base", 10000.0)
   part = _take(fields, "rotary_pct", _PART)
@@ -75,8 +44,10 @@ def _neox(fields, common):
   rope = _take(dict(fields), "rope_parameters", {})
   part = _take(dict(rope), "partial_rotary_factor", part)
   return {
-      "num_kv_heads": common["num_heads"], "feed_forward": activation,
-      "parallel": parallel, "qkv_bias": bias, "out_bias": bias,
+      "num_kv_heads": common["num_heads"],
+      "feed_forward": _gelu(fields, "gpt_neox", _GELUS),
+      "parallel": _take(fields, "use_parallel_residual", True),
+      "qkv_bias": bias, "out_bias": bias,
       "feed_forward_bias": True, "rope_part": part,
       "tie_embeddings": _take(fields, "tie_word_embeddings", False),
       "norm_eps": _take(fields, "layer_norm_eps", 1e-5),

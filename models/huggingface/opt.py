@@ -8,19 +8,7 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """Reads what these families have.
-
-  Args:
-    fields: dict, from which it is taken out.
-    family: "opt" or "gpt2".
-    common: fields of `transformer.Config` that are known already.
-
-  Returns:
-    More fields of it.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
-  """
+  """Reads what these families have; see `llama.parse`."""
   found = {
       "num_kv_heads": common["num_heads"],
       "head_dim": config_fields.channels(common),
@@ -30,23 +18,14 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`, as far as they go.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    The name of the family, and its fields besides those that all have.
-  """
-  if config.feed_forward == "gelu":
-    return "gpt2", {
-        "n_inner": config.hidden_dim, "activation_function": _GELUS[0],
-        "layer_norm_epsilon": config.norm_eps}
-  return "opt", {
-      "ffn_dim": config.hidden_dim, "activation_function": "relu",
-      "enable_bias": config.bias,
-      "do_layer_norm_before": not config.post_norm,
-      "word_embed_proj_dim": config.embedding_dim or config.dim}
+  """Returns what `parse` reads of an architecture, as far as they go."""
+  if config.family == "gpt2":
+    return {"n_inner": config.hidden_dim, "activation_function": _GELUS[0],
+            "layer_norm_epsilon": config.norm_eps}
+  return {"ffn_dim": config.hidden_dim, "activation_function": "relu",
+          "enable_bias": config.bias,
+          "do_layer_norm_before": not config.post_norm,
+          "word_embed_proj_dim": config.embedding_dim or config.dim}
 
 
 def _opt(fields, common):

@@ -64,61 +64,35 @@ def text_part(fields):
 
 
 def parse(fields, family, common):
-  """Reads what these families have.
-
-  Args:
-    fields: dict, from which it is taken out.
-    family: `NEXT` or `DENSE`.
-    common: fields of `transformer.Config` that are known already.
-
-  Returns:
-    More fields of it.
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
-  """
+  """Reads what these families have; see `llama.parse`."""
   rope, part = _rope(fields, common["max_length"])
   config_fields.take_one_of(fields, "attn_output_gate", family, (True,))
-  bias = _take(fields, "attention_bias", False)
   return {
       "num_kv_heads": _take(fields, "num_key_value_heads"),
       "head_dim": _take(fields, "head_dim"), "norm": "rms_plus_one",
-      "qk_norm": True, "attention_gate": True, "qkv_bias": bias,
-      "out_bias": bias,
-      "tie_embeddings": _take(fields, "tie_word_embeddings", False),
-      "norm_eps": _take(fields, "rms_norm_eps", 1e-6), "rope_part": part,
+      "qk_norm": True, "attention_gate": True, "rope_part": part,
+      **config_fields.attention_and_norms(fields),
       "full_every": _every(fields, family, common["num_layers"]),
       **{ours: _take(fields, theirs) for ours, theirs in _SIZES.items()},
       **_feed_forward(fields, family), **rope}
 
 
 def own_fields(config):
-  """Writes an architecture as fields of `config.json`, as far as they go.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    The name of the family, and its fields besides those that all have.
-  """
-  own = {"num_key_value_heads": config.num_kv_heads,
-         "head_dim": config.head_dim, "hidden_act": "silu",
-         "attention_bias": config.bias or config.qkv_bias,
-         "rms_norm_eps": config.norm_eps,
+  """Returns what `parse` reads of an architecture, as far as they go."""
+  own = {**config_fields.own_attention_and_norms(config), "hidden_act": "silu",
          "partial_rotary_factor": config.rope_part,
          "layer_types": layer_types.linear(config.num_layers,
                                            config.full_every),
          **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
          **hf_rope.own_fields(config)}
-  if not config.num_experts:
-    return DENSE, {**own, "intermediate_size": config.hidden_dim}
-  return NEXT, {
-      **own, "moe_intermediate_size": config.hidden_dim,
-      "shared_expert_intermediate_size": config.shared_dim,
-      "num_experts": config.num_experts,
-      "num_experts_per_tok": config.experts_per_token,
-      "norm_topk_prob": config.normalize_experts,
-      "decoder_sparse_step": 1, "mlp_only_layers": []}
+  if config.family == DENSE:
+    return {**own, "intermediate_size": config.hidden_dim}
+  return {**own, "moe_intermediate_size": config.hidden_dim,
+          "shared_expert_intermediate_size": config.shared_dim,
+          "num_experts": config.num_experts,
+          "num_experts_per_tok": config.experts_per_token,
+          "norm_topk_prob": config.normalize_experts,
+          "decoder_sparse_step": 1, "mlp_only_layers": []}
 
 
 def _rope(fields, max_length):
@@ -165,14 +139,9 @@ def _feed_forward(fields, family):
 
 
 def part_of(config, path):
-  """Returns where in a tensor a parameter is, as of `TensorSlice`.
+  """Returns `(sizes, groups, part)` of the `TensorSlice` of a parameter.
 
-  Args:
-    config: a `transformer.Config`.
-    path: of the parameter inside of a layer, as `[delta, query, kernel]`.
-
-  Returns:
-    Sizes of the parts of each group of rows, groups, and the part that it is.
+  `path` is that inside of a layer, as `[delta, query, kernel]`.
   """
   whole, joint = ((1,), 1, 0), ("query", "key", "value", "gate")
   mixer, name = path[0], path[1].removesuffix("_conv")

@@ -36,21 +36,12 @@ _BETAS = {"beta_slow": 1.0, "beta_fast": 32.0}
 def parse(fields, max_length, theta=10000.0, part=1.0):
   """Reads the rotary embedding as transformers 4 or 5 describes it.
 
-  Args:
-    fields: dict, from which it is taken out; parameters that are unknown are
-      put into it, with `UNKNOWN` before their names.
-    max_length: positions that the file gives.
-    theta: base of the wavelengths, where none is given.
-    part: share of the channels that are rotated; no other may be given.
-
-  Returns:
-    Fields of `transformer.Config` that begin with "rope"; and `max_length`,
-    where the scaling gives another: "yarn" may be for longer texts, as in files
-    of Qwen, and with "longrope" they end where the frequencies would change
-    (see `rope.frequencies`).
-
-  Raises:
-    ValueError: naming a field that is wrong or not supported.
+  Returns fields of `transformer.Config`: rope_*, and `max_length` where the
+  scaling gives another. "yarn" may be for longer texts, as in files of Qwen;
+  with "longrope" they end where the frequencies would change. Parameters that
+  are unknown are put into `fields`, as `UNKNOWN` and their names. `theta` is
+  the base where no field gives it, `part` the only share of rotated channels
+  that may be given.
   """
   theta = _take(fields, "rope_theta", theta)
   beside = _take(fields, ORIGINAL, None)
@@ -85,27 +76,12 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
 
 
 def longest(found, max_length):
-  """Returns the number of positions of the longest text.
-
-  Args:
-    found: of `parse`.
-    max_length: positions that the file gives.
-
-  Returns:
-    An integer; more than the model's `max_length`, where that can be raised.
-  """
+  """Returns the length of the longest text, which may exceed `max_length`."""
   return max(max_length, found.get("max_length", 0))
 
 
 def own_fields(config):
-  """Writes the rotary embedding as transformers 4 describes it.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    Fields of a `config.json`.
-  """
+  """Writes the rotary embedding as transformers 4 describes it."""
   own = {"rope_theta": config.rope_theta}
   kind = config.rope_scaling
   if kind == "longrope":
@@ -116,24 +92,6 @@ def own_fields(config):
       scaling[ORIGINAL] = int(scaling[ORIGINAL])
     own["rope_scaling"] = {"rope_type": kind, **scaling}
   return own
-
-
-def neutral(config):
-  """Returns neutral values for the fields that the scaling does not use.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    dict from names of its fields to values that are the same for all
-    architectures that compute the same.
-  """
-  kind = "default" if config.rope_scaling == "none" else config.rope_scaling
-  used = {_NAMES[name] for name in _SCALINGS[kind]}
-  values = {name: 0.0 for name in set(_NAMES.values()) - used}
-  if kind == "longrope" and config.max_length > config.rope_original_length:
-    values["rope_short_factors"] = config.rope_long_factors
-  return values
 
 
 def _original(given, beside, max_length):

@@ -68,18 +68,9 @@ class Tensor(NamedTuple):
 
 
 def tensors(folder) -> dict[str, Tensor]:
-  """Opens all tensors of a folder by name.
+  """Opens all tensors of a folder or GGUF file by name; checks headers.
 
-  Args:
-    folder: with safetensors, or files of torch, in one piece or several; or a
-      GGUF file.
-
-  Returns:
-    dict of tensors, whose headers have been checked.
-
-  Raises:
-    FileNotFoundError: if a file is missing.
-    ValueError: if a file is damaged, or a tensor missing.
+  Raises FileNotFoundError; and ValueError for a damaged file.
   """
   folder = pathlib.Path(folder)
   if gguf_files.is_gguf(folder):
@@ -104,13 +95,8 @@ def of_file(path) -> dict[str, Tensor]:
 def write(path, shapes, dtype, read, types=None):
   """Writes a safetensors file, one tensor after the other.
 
-  Args:
-    path: of the file.
-    shapes: dict from names to shapes.
-    dtype: of the tensors, "float32", "float16" or "bfloat16".
-    read: `name -> numpy array` of that shape.
-    types: dict from names to the types of those that have another one, int64,
-      or int8 with a tensor of scales.
+  `shapes` has the shape of each name, `read` gives its array; `types` are those
+  of tensors that are not of `dtype`: int64, or int8 with a tensor of scales.
   """
   kinds = {name: np.dtype((types or {}).get(name, dtype)) for name in shapes}
   codes = {np.dtype(kind): code for code, kind in

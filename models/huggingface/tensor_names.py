@@ -167,14 +167,9 @@ class TensorSlice(NamedTuple):
 
 
 def stacked(config, name) -> tuple[int, ...]:
-  """Returns the first axes of a parameter: scanned layers, experts.
+  """Returns sizes of the first axes of a parameter: scanned layers, experts.
 
-  Args:
-    config: a `transformer.Config`.
-    name: of one of its parameters, as `transformer.param_name` gives it.
-
-  Returns:
-    Their sizes; for each of their places there is a tensor.
+  Each of their indices has a tensor of its own.
   """
   layers = _scanned(config) if name.startswith("layers/layer/") else []
   of_experts = moe.is_kernel(name) and _of_layer(config, name).num_experts
@@ -194,16 +189,11 @@ def _of_layer(config, name):
 
 
 def places(config, name) -> list[TensorSlice]:
-  """Returns where a parameter is: one place, or one for each of `stacked`.
+  """Returns the slices of tensors that make a parameter.
 
-  Args:
-    config: a `transformer.Config`.
-    name: of one of its parameters, as `transformer.param_name` gives it.
-
-  Returns:
-    Its places, the last axis being the fastest.
+  There is one for each index of `stacked`, whose last axis is the fastest.
   """
-  family = hf_config.family(config)
+  family = config.family
   table = _TABLES[family]
   *path, kind = name.split("/")
   if not path:
@@ -239,15 +229,10 @@ def places(config, name) -> list[TensorSlice]:
 def with_base(config, found):
   """Returns tensors under the names that a whole model of text has.
 
-  Args:
-    config: a `transformer.Config`.
-    found: dict by the names of a file. A model that was saved without its head
-      has names without their first part; one with images has other names.
-
-  Returns:
-    dict by the names of `places`, and of what belongs to no parameter.
+  A model that was saved without its head has names without their first part;
+  one with images has other names.
   """
-  family, found = hf_config.family(config), masked.renamed(found)
+  family, found = config.family, masked.renamed(found)
   if family in ("gemma3_text", qwen3_next.DENSE):
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
              if not re.match(_IMAGES, name)}
@@ -289,17 +274,8 @@ def _apart(config, found):
 
 
 def together(config, shapes, read):
-  """Joins those matrices that Phi-3 has in one tensor.
-
-  Args:
-    config: a `transformer.Config`.
-    shapes: dict from the names of `places` to shapes.
-    read: `name -> numpy array` of that shape.
-
-  Returns:
-    The same of the tensors of its family.
-  """
-  if hf_config.family(config) != "phi3":
+  """Joins the matrices that Phi-3 has in one tensor: `shapes` and `read`."""
+  if config.family != "phi3":
     return shapes, read
   held = collections.defaultdict(list)
   for name in sorted(shapes, key=lambda name: _whole(name)[1]):
@@ -320,19 +296,11 @@ def _whole(name):
 
 
 def check_rest(config, found, used):
-  """Raises an error if a tensor is left that would be ignored.
+  """Raises a ValueError that names a tensor if one would be ignored.
 
   Next-token modules are drafters, which `heads` reads.
-
-  Args:
-    config: a `transformer.Config`.
-    found: dict of `tensor_files.Tensor`.
-    used: set of the names of those that belong to a parameter.
-
-  Raises:
-    ValueError: naming the tensor.
   """
-  family = hf_config.family(config)
+  family = config.family
   table = _TABLES[family]
   embedding = table["embedding"]
   for name in sorted(set(found) - used - mtp_tensors.names(found)):

@@ -89,18 +89,7 @@ class _Machine(NamedTuple):
 
 
 def tensors(path) -> dict[str, StoredTensor]:
-  """Finds the tensors of a file by name.
-
-  Args:
-    path: of a file that `torch.save` has written of a dict of tensors.
-
-  Returns:
-    dict of tensors, which lie within the file.
-
-  Raises:
-    ValueError: naming the file, if it is damaged, or asks for more than
-      tensors.
-  """
+  """Finds the tensors of a file by name; ValueError if it asks for more."""
   try:
     with open(path, "rb") as f:
       if f.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP:
@@ -173,12 +162,7 @@ def _named(found):
 
 
 def _unpickled(data, place):
-  """Returns the value of a pickle.
-
-  Args:
-    data: the pickle.
-    place: `key -> (first byte, bytes)` of the numbers of a storage.
-  """
+  """Returns the value of a pickle; `place` finds the numbers of a storage."""
   machine = _Machine([], [], {}, functools.cache(place))
   try:
     for opcode, argument, _ in pickletools.genops(data):

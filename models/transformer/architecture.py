@@ -133,6 +133,8 @@ class Config:
       `dense_layers`, which compiles in constant time. Its parameters and caches
       are arrays with an axis of layers in front. A TPU reads a layer where it
       lies; on CPUs and GPUs its weights are copied in each forward.
+    family: the format of Hugging Face that it was read from, and is written in:
+      a `model_type`, which changes nothing that is computed.
     dtype: of parameters, activations and caches.
     weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
       embedding and the output layer, see `quantization`. Such a model cannot be
@@ -209,6 +211,7 @@ class Config:
   rope_short_factors: tuple[float, ...] = ()
   rope_long_factors: tuple[float, ...] = ()
   scan_layers: bool = False
+  family: str = "llama"
   dtype: str = "float32"
   weights: str = quantization.DTYPE
 
@@ -266,11 +269,7 @@ class Config:
     _check_latent(self)
 
   def of_layer(self, number: int) -> "Config":
-    """Returns what a layer is built by: that of the first ones has no experts.
-
-    Args:
-      number: of the layer.
-    """
+    """Returns what a layer is built by; the first ones have no experts."""
     if number >= self.dense_layers:
       return self
     return dataclasses.replace(

@@ -129,16 +129,9 @@ class Unrolled(nn.Module):
 def _unrolled(module, x, kv, slot, views, states=()):
   """Goes through layers from `module.first` on, as many as are given.
 
-  Args:
-    module: of a `config`, whose submodules or parameters they are.
-    x: `[B, T, F]`.
-    kv: list of what each layer with attention reads, see `views.kv_of_layers`.
-    slot, views: as of `layers.Layer`.
-    states: the view of layers with a state, and a list of the state and the
-      updates of each; () where there are none.
-
-  Returns:
-    `[B, T, F]`, a block, and the outputs of all these layers.
+  `kv` is a list of what each layer with attention reads. `states` are the view
+  of layers with a state, and a list of the state and the updates of each; () in
+  a model without. Returns `[B, T, F]`, a block, and each layer's output.
   """
   view, own_states = states or (None, ())
   old, olds, fresh, updates, outputs = iter(kv), iter(own_states), [], [], []

@@ -31,18 +31,11 @@ class GatedDelta(nn.Module):
 
   @nn.compact
   def __call__(self, x, states, updates, slot, view):
-    """Continues the states of tokens, and adds the updates to the block.
+    """Continues states; returns `[B, T, F]`, and the updates of the block.
 
-    Args:
-      x: `[B, T, F]`.
-      states: of `recurrence.init_states`, of this layer.
-      updates: of N slots of the block.
-      slot: where in the block the first fresh token goes; its ancestors are in
-        slots before it.
-      view: a `recurrence.View`.
-
-    Returns:
-      `[B, T, F]`, and the updates with those of the fresh tokens.
+    `states` are of `recurrence.init_states`, `updates` of N slots, of which the
+    fresh tokens have those from `slot` on, after their ancestors'; `view` is a
+    `recurrence.View`.
     """
     cfg = self.config
     own = recurrence.project(self, x, states, updates, slot, view,

@@ -17,14 +17,7 @@ def of(make, config, kept, prompts, forward) -> types.Halves:
 
   Where some layers are ahead of a scan, or have states, there is the first half
   alone. The block of the first half has the residual stream after it as its
-  last hidden state.
-
-  Args:
-    make: `(config, kept, prompts) -> LanguageModel`.
-    config: the architecture.
-    kept: layers whose outputs the decoder keeps.
-    prompts: trained prompt tokens.
-    forward: of the decoder.
+  last hidden state. `make` is `(config, kept, prompts) -> LanguageModel`.
   """
   return types.Halves(functools.partial(_early, make, config, kept, prompts),
                       functools.partial(_late, make, config, kept, prompts),

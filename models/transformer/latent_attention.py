@@ -37,18 +37,10 @@ class LatentAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x, prefix, block, slot, view):
-    """Attends and adds fresh rotated keys and latent vectors to the block.
+    """Attends; as `layers.Attention`, but for what cache and block hold.
 
-    Args:
-      x: `[B, T, F]`.
-      prefix: rotated keys `[B, 1, head_dim, S]` and latent vectors
-        `[B, 1, S, latent_dim]` of the cache; else as of `layers.Attention`.
-      block: the same of the block.
-      slot: where in the block the first fresh token goes.
-      view: an `AttentionView`.
-
-    Returns:
-      `[B, T, F]`, and the block with the fresh ones.
+    These are rotated keys `[B, 1, head_dim, S]` and latent vectors
+    `[B, 1, S, latent_dim]`.
     """
     cfg = self.config
     plain, key, latent = self._projected(x)

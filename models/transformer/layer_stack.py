@@ -60,12 +60,7 @@ def is_stacked(params: types.Params) -> bool:
 
 
 def of_first_layer(name: str, dense_layers: int = 0) -> str:
-  """Returns the name that a parameter has in the first layer of its kind.
-
-  Args:
-    name: of a parameter of scanned or unrolled layers, or any other.
-    dense_layers: as of a `transformer.Config`.
-  """
+  """Returns a parameter's name in the first layer that is like its own."""
   number = layer_number(name)
   first = 0 if number is not None and number < dense_layers else dense_layers
   return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(first)}/",
@@ -81,16 +76,9 @@ def layer_number(name: str) -> int | None:
 def place_all(params: types.Params, shardings, place) -> types.Params:
   """Places parameters one after the other, those of a stack layer by layer.
 
-  Args:
-    params: shapes of the parameters of a decoder, scanned or not.
-    shardings: `shapes -> tree of jax.sharding.Sharding`, which is asked for
-      those of unrolled layers as well.
-    place: `(path, shape, sharding) -> array of JAX`, of a parameter of the
-      decoder with unrolled layers; or of a `quantization.Matrix`, with one of
-      shapes and one of shardings.
-
-  Returns:
-    The parameters.
+  `params` are shapes, of layers scanned or not; `shardings` is asked for those
+  of unrolled layers too, which are what `(path, shape, sharding) -> array` of
+  `place` is called with (or with a `quantization.Matrix` of each).
   """
   is_matrix, where = quantization.is_matrix, shardings(params)
   if not is_stacked(params):
@@ -116,16 +104,7 @@ def place_all(params: types.Params, shardings, place) -> types.Params:
 
 
 def _fill(like, where, piece):
-  """Makes a stack of pieces, one after the other.
-
-  Args:
-    like: shape and type of the stack, `[L, ...]`; or a `quantization.Matrix`.
-    where: its sharding, or two.
-    piece: `number -> [...]`, the arrays of that layer.
-
-  Returns:
-    Arrays like `like`.
-  """
+  """Makes a stack `[L, ...]` of `piece(number)`, one after the other."""
   stack = jax.tree.map(lambda x, at: _empty(x.shape, x.dtype, at)(), like,
                        where)
   for number in range(jax.tree.leaves(like)[0].shape[0]):
@@ -166,10 +145,7 @@ def abstract_layers(params: types.Params, like: list[int],
                     scanned: bool) -> types.Params:
   """Returns the shapes of a decoder of many layers, from those of a few.
 
-  Args:
-    params: shapes of a decoder whose layers are not scanned.
-    like: for each layer, the number of a layer of these that it is like.
-    scanned: whether they are.
+  Layer i is like number `like[i]` of the few, which are not scanned.
   """
   few = params[_LAYERS]
   last = few[_layer(len(few) - 1)]

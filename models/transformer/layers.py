@@ -52,12 +52,7 @@ class Packing(NamedTuple):
 
 
 def packing(tokens, shape) -> Packing:
-  """Returns the packing of some tokens.
-
-  Args:
-    tokens: `[P]` int32, of the tokens `[B * T]`; from B * T on of none.
-    shape: B and T.
-  """
+  """Returns the packing of `tokens [P]` of the B * T; others are of none."""
   size = len(tokens)
   places = jnp.zeros(math.prod(shape), jnp.int32).at[tokens].set(
       jnp.arange(size, dtype=jnp.int32), mode="drop")
@@ -242,7 +237,7 @@ class Attention(nn.Module):
 
   @nn.compact
   def __call__(self, x, prefix, block, slot, view):
-    """Attends and adds the fresh keys and values to the block.
+    """Attends; returns `[B, T, F]`, and the block with fresh keys and values.
 
     Args:
       x: `[B, T, F]`.
@@ -250,11 +245,8 @@ class Attention(nn.Module):
         if there are any, those that all rows share, `[1, H, C, S]`. They have
         an axis of layers in front where the view's spans have a `layer`.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
-      slot: where in the block the first fresh token goes.
+      slot: of the first fresh token in the block.
       view: an `AttentionView`.
-
-    Returns:
-      `[B, T, F]`, and the block with the fresh keys and values.
     """
     cfg = self.config
     linear = _linear(cfg, cfg.qkv_bias)
@@ -305,18 +297,10 @@ class Layer(nn.Module):
 
   @nn.compact
   def __call__(self, x, kv, narrow, slot, views):
-    """Goes through one layer.
+    """Returns `[B, T, F]`, and the block with what fresh tokens add to it.
 
-    Args:
-      x: `[B, T, F]`.
-      kv: of `views.kv_of_layers`, of this layer; or the arguments of another
-        mixer.
-      narrow: `[]` bool, which of two views is this layer's; None for one.
-      slot: where in the block the first fresh token goes.
-      views: tuple of an `AttentionView`, or of two, the narrow one last.
-
-    Returns:
-      `[B, T, F]`, and the block with the fresh keys and values.
+    `kv` is of `views.kv_of_layers`, of this layer, or what another mixer reads;
+    `narrow []` says which of two views is its own (the second), None for one.
     """
     cfg = self.config
     view = views[0] if narrow is None else jax.tree.map(

@@ -8,14 +8,9 @@ from models.transformer import quantization
 
 
 def matmul(x, weights):
-  """Returns `x @ weights.T` in float32.
+  """Returns `x [..., in] @ weights.T` as `[..., out]` float32.
 
-  Args:
-    x: `[..., in]`.
-    weights: `[out, in]`; or a `quantization.Matrix`.
-
-  Returns:
-    `[..., out]` float32.
+  Weights are `[out, in]`, or a `quantization.Matrix`; so they are below.
   """
   return matmuls(x, (weights,))[0]
 
@@ -23,13 +18,7 @@ def matmul(x, weights):
 def matmuls(x, weights, sliced=False):
   """Returns products with several matrices, on a CPU by one operation.
 
-  Args:
-    x: `[..., in]`.
-    weights: a sequence of matrices as in `matmul`, all of one kind.
-    sliced: whether they are slices, see `kernels.matmuls`.
-
-  Returns:
-    A tuple of `[..., out]` float32.
+  All are of one type; `sliced` as in `kernels.matmuls`.
   """
   if not quantization.is_matrix(weights[0]):
     return kernels.matmuls(x, weights, sliced=sliced)
@@ -38,17 +27,7 @@ def matmuls(x, weights, sliced=False):
 
 
 def by_inputs(x, weights, parts, sliced=False):
-  """Returns products of a part of the inputs each; their sum is `matmul`.
-
-  Args:
-    x: `[n, in]`.
-    weights: `[out, in]`; or a `quantization.Matrix`.
-    parts: how many; divides the inputs.
-    sliced: whether weights are a slice, see `kernels.matmuls`.
-
-  Returns:
-    `[parts, n, out]` float32.
-  """
+  """Returns `[parts, n, out]` of a part of the inputs each; they add up."""
   split = lambda values: values.reshape(len(values), parts, -1)
   if quantization.is_matrix(weights):
     weights = weights.replace(values=split(weights.values))
@@ -60,15 +39,7 @@ def by_inputs(x, weights, parts, sliced=False):
 
 
 def lookup(table, index):
-  """Returns rows of a table.
-
-  Args:
-    table: `[V, F]`; or a `quantization.Matrix`.
-    index: `[...]` int32.
-
-  Returns:
-    `[..., F]`; float32 of a table of 8 bits.
-  """
+  """Returns rows `[..., F]` of a table; float32 of a table of 8 bits."""
   # On a CPU XLA looks up what has 16 bits in float32. The barrier keeps it from
   # converting the whole table ahead of a loop.
   table, index = jax.lax.optimization_barrier((table, index))

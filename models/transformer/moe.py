@@ -32,16 +32,9 @@ _TILE = 128
 
 
 def by_experts(num_experts: int, hidden_dim: int, size: int) -> bool:
-  """Returns whether each device has some experts whole.
+  """Returns whether each of `size` devices has some experts whole.
 
-  Args:
-    num_experts: E.
-    hidden_dim: hidden units of an expert.
-    size: devices that share a layer.
-
-  Returns:
-    True if they divide the experts, and would have parts of hidden units that
-    fill no whole tiles.
+  So it is if parts of hidden units would fill no whole tiles.
   """
   return size > 1 and num_experts > 0 and not num_experts % size and bool(
       hidden_dim % (size * _TILE))
@@ -75,16 +68,12 @@ def mix(share, x, activation, gate, up, down):
   that the loop cannot be differentiated in reverse.
 
   Args:
-    share: `[n, E]` float32, 0 for those not chosen.
-    x: `[n, F]`.
+    share: `[n, E]` float32, 0 for experts that are not chosen.
+    x: `[n, F]`, and so is the result.
     activation: of the gate.
-    gate: `[E, hidden, F]`; or a `quantization.Matrix`, or a layer's part of a
-      `layer_stack.InStack` of either. So are the next two.
-    up: `[E, hidden, F]`.
-    down: `[E, F, hidden]`.
-
-  Returns:
-    `[n, F]`, of the type of `x`.
+    gate, up: `[E, hidden, F]`; or a `quantization.Matrix`, or a layer's part of
+      a `layer_stack.InStack` of either.
+    down: `[E, F, hidden]`, or the like.
   """
   axes = kernels.split_by_compiler()
   size = math.prod(axes.values())
@@ -106,11 +95,8 @@ def mix(share, x, activation, gate, up, down):
 def _of_experts(activation, axes, share, x, stacks):
   """Returns the sum over experts of `mix`, `[parts, n, F]` float32.
 
-  Args:
-    activation, share, x: see `mix`.
-    stacks: its gate, up and down, of a `layer_stack.InStack` each.
-    axes: dict of mesh axes that split the hidden units, and their sizes; their
-      devices have one of the parts each, to be summed, if they can be divided.
+  `axes` are the mesh axes that split hidden units, and their sizes: their
+  devices have one of the parts each, if the units can be divided.
   """
   in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
@@ -147,18 +133,10 @@ def is_kernel(name) -> bool:
 
 
 def shares(logits, config, correction=None):
-  """Returns the weight of each expert for each token.
+  """Returns weights `[n, E]` float32 of experts, 0 for those not chosen.
 
-  Args:
-    logits: `[n, E]`, of the router.
-    config: a `transformer.Config`: experts and groups of a token, whether their
-      weights are normalised to sum to one, and what they are multiplied by.
-    correction: `[E]`, which the choice adds to the scores (DeepSeek-V3,
-      arXiv 2412.19437, section 2.1.2), then sigmoids of the logits; None for
-      none, and a softmax.
-
-  Returns:
-    `[n, E]` float32, 0 for those not chosen.
+  A correction `[E]` is added to the scores, then sigmoids of the logits
+  `[n, E]`, by the choice alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
   """
   logits = logits.astype(jnp.float32)
   if correction is None:

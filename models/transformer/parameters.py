@@ -26,15 +26,10 @@ def declare(module, name: str, init, shape, dtype, axes):
 
   Args:
     module: the module, within its `__call__` or `setup`.
-    name: of the parameter.
+    name, shape, dtype: of the parameter.
     init: `(key, shape, dtype) -> array`, or a `quantization.Matrix`.
-    shape: of the parameter.
-    dtype: of the parameter.
     axes: of its last axes, None for one that is not split; `WHOLE` of a matrix
       that every device has all of.
-
-  Returns:
-    The parameter.
   """
   found = _declared.get()
   if found is not None:
@@ -54,14 +49,7 @@ def declarations():
 
 
 def param_name(path) -> str:
-  """Returns a parameter's name, as "layers/layer_0/attention/key/kernel".
-
-  Args:
-    path: of a leaf, as the functions of `jax.tree_util` give it.
-
-  Returns:
-    Its keys, joined by slashes.
-  """
+  """Returns a parameter's name, as "layers/layer_0/attention/key/kernel"."""
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

@@ -57,14 +57,9 @@ def shape(x) -> tuple[int, ...]:
 
 
 def quantize(x) -> Matrix:
-  """Rounds a matrix.
+  """Rounds `[..., out, in]`, of numpy or of JAX, and so is the result.
 
-  Args:
-    x: `[..., out, in]`, of numpy or of JAX, and so is the result.
-
-  Returns:
-    A `Matrix`, each of whose weights is within half of a scale of `x`, up to
-    roundings of float32.
+  Weights are within half of a scale of `x`, up to roundings of float32.
   """
   x = x.astype(np.float32)
   largest = abs(x).max(axis=-1, keepdims=True)
@@ -93,42 +88,21 @@ def dequantize(matrix: Matrix, dtype) -> types.Array:
 
 
 def initializer(init, weights: str):
-  """Returns an initializer of a parameter that may be a `Matrix`.
-
-  Args:
-    init: `(key, shape, dtype) -> array`.
-    weights: one of `WEIGHTS`.
-
-  Returns:
-    `(key, shape, dtype) -> array or Matrix`.
-  """
+  """Returns `(key, shape, dtype) -> array`, or `-> Matrix` for int8."""
   if weights == BFLOAT16:
     return lambda key, shape, dtype: init(key, shape, jnp.bfloat16)
   return init if weights == DTYPE else lambda *args: quantize(init(*args))
 
 
 def check_whole(weights: str, what: str) -> None:
-  """Raises `ValueError` unless weights have the type of their model.
-
-  Args:
-    weights: one of `WEIGHTS`.
-    what: what is asked of the model, such as "saved".
-  """
+  """Raises ValueError unless weights have the model's type; `what`: "saved"."""
   if weights != DTYPE:
     raise ValueError(f"weights={weights!r}: a model can be {what} with "
                      f"weights={DTYPE!r} alone; give others when it is loaded.")
 
 
 def tree(like: types.Params, params: types.Params) -> types.Params:
-  """Quantises parameters, one after the other.
-
-  Args:
-    like: parameters of the same model in eight bits, or their shapes.
-    params: those to quantise, arrays of JAX; they stay as they are.
-
-  Returns:
-    Parameters, in which what has a `Matrix` in `like` is one.
-  """
+  """Quantises parameters one by one, as matrices of `like` are; copies them."""
   rounded = jax.jit(quantize)
   return jax.tree.map(lambda kind, x: rounded(x) if is_matrix(kind) else x,
                       like, params, is_leaf=is_matrix)
@@ -137,13 +111,7 @@ def tree(like: types.Params, params: types.Params) -> types.Params:
 def place(like: Any, where: Any, x: np.ndarray) -> Any:
   """Puts a parameter of the host on devices, quantised where `like` is.
 
-  Args:
-    like: its shape and type, or those of a `Matrix`.
-    where: its `jax.sharding.Sharding`, or a `Matrix` of two.
-    x: the parameter.
-
-  Returns:
-    An array of JAX, or a `Matrix` of two.
+  `like` are shape and type, `where` the sharding; two each of a `Matrix`.
   """
   def put(part, sharding):
     return jax.make_array_from_callback(part.shape, sharding,

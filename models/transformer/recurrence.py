@@ -73,13 +73,8 @@ def view(config, mask) -> View:
 def init_states(config, batch: int) -> types.States | None:
   """Returns the states of an empty text; None of a model without such layers.
 
-  Args:
-    config: the architecture.
-    batch: B.
-
-  Returns:
-    Of each such layer the last K - 1 inputs of its convolutions, and the state
-    `[B, H, R, C, V]` float32 of R value heads for each of H key heads.
+  Each such layer has the last K - 1 inputs of its convolutions, and the state
+  `[B, H, R, C, V]` float32 of R value heads for each of H key heads.
   """
   count, heads = sum(recurrent(config)), config.linear_key_heads
   if not count:
@@ -144,11 +139,7 @@ def project(module, x, states, updates, slot, view, *, small,
             bias=False) -> Projected:
   """Computes products and convolutions of a layer, as parts of its module.
 
-  Args:
-    module: with a `config`; submodules and parameters become its own.
-    x, states, updates, slot, view: its arguments, see `GatedDelta`.
-    small: names of products of one number a head.
-    bias: whether convolutions have one.
+  `small` names products of one number a head; `bias` is of the convolutions.
   """
   cfg = module.config
   heads = (*x.shape[:2], cfg.linear_key_heads)
@@ -194,12 +185,7 @@ def _convolved(module, mixed, old, block, slot, view, bias):
 
 
 def time_steps(module, x):
-  """Returns g, the logarithm of decays, and time steps; float32.
-
-  Args:
-    module: whose parameters they have.
-    x: `[B, T, H, R]`, before a bias.
-  """
+  """Returns g, the log of decays, and time steps, float32 `[B, T, H, R]`."""
   bias, rate = (
       parameters.declare(
           module, name, nn.initializers.zeros, (x.shape[2] * x.shape[3],),
@@ -211,14 +197,10 @@ def time_steps(module, x):
 
 
 def scan(fresh: Fresh, state, updates, slot, mask):
-  """Returns outputs `[B, T, H, R, V]`, and the updates of the block.
+  """Returns outputs `[B, T, H, R, V]`, and the updates of the N slots.
 
-  Args:
-    fresh: of T tokens.
-    state: `[B, H, R, C, V]`, of the committed prefix.
-    updates: of N slots.
-    slot: of the first fresh token.
-    mask: `[B, T, N]`, itself and its ancestors.
+  The state `[B, H, R, C, V]` is that of the committed prefix; `mask [B, T, N]`
+  has each of the T fresh tokens and its ancestors.
   """
   keys = _write(updates["key"], fresh.key, slot)
   decays = _write(updates["decay"], fresh.decay, slot)

@@ -50,9 +50,6 @@ def reward(lm: types.LanguageModel, capacity: int,
     left_out: tokens that are skipped, such as an end-of-text token that the
       reward model has never seen; None for none.
     dual: whether it is a dual encoder.
-
-  Returns:
-    A reward without constraints; its parameters are those of the model.
   """
   if not 1 <= capacity <= (lm.max_length or capacity):
     raise ValueError(

@@ -51,14 +51,9 @@ def gain(config) -> float:
 
 
 def rotate(x, by: RotaryAngles):
-  """Rotates heads; channels i and i + planes are one plane.
+  """Rotates `[B, T, heads, C]`; channels i and i + planes are one plane.
 
-  Args:
-    x: `[B, T, heads, C]`, queries or keys.
-    by: the angles of their positions.
-
-  Returns:
-    `[B, T, heads, C]`; channels after all planes are unchanged.
+  Channels after all planes are unchanged.
   """
   planes = by.cos.shape[-1]
   pairs, rest = jnp.split(x, [2 * planes], axis=-1)
@@ -93,12 +88,6 @@ def frequencies(config) -> np.ndarray:
       error and not another distribution. `dataclasses.replace(config,
       max_length=131072)` has the long set, and gives longer texts those logits;
       shorter ones then have others, as in vLLM. Parameters are the same.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Returns:
-    `[planes]` float32, half as many as channels are rotated.
   """
   channels = _channels(config)
   plain = config.rope_theta**-(np.arange(0, channels, 2) / channels)
@@ -109,14 +98,7 @@ def frequencies(config) -> np.ndarray:
 
 
 def check(config):
-  """Checks that "yarn" and "longrope" have what they need.
-
-  Args:
-    config: a `transformer.Config`.
-
-  Raises:
-    ValueError: naming a field and its value.
-  """
+  """Raises ValueError unless "yarn" and "longrope" have what they need."""
   kind = config.rope_scaling
   for name, bound in _BOUNDS.get(kind, {}).items():
     if not getattr(config, name) > bound:

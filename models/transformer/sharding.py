@@ -28,14 +28,7 @@ DATA, MODEL = "data", "model"
 
 
 def partition(config: architecture.Config) -> list[int]:
-  """Over how many devices a layer can be split.
-
-  Args:
-    config: the architecture.
-
-  Returns:
-    Divisors of its query heads, and of its hidden units or experts, ascending.
-  """
+  """Returns over how many devices a layer can be split, ascending."""
   return [n for n in range(1, config.num_heads + 1)
           if not config.num_heads % n and (
               not config.hidden_dim % n or by_experts(config, n))]
@@ -47,17 +40,10 @@ def by_experts(config: architecture.Config, size: int) -> bool:
 
 
 def check(config: architecture.Config, size: int) -> None:
-  """Checks that a layer can be split over so many devices.
+  """Raises ValueError unless a layer can be split over `size` devices.
 
   Key/value heads, vocabularies and a shared expert that do not divide are no
   error: every device has all of their parameters.
-
-  Args:
-    config: the architecture.
-    size: of the axis "model".
-
-  Raises:
-    ValueError: saying what is allowed.
   """
   if size not in partition(config):
     raise ValueError(
@@ -70,19 +56,10 @@ def check(config: architecture.Config, size: int) -> None:
 
 def specs(config: architecture.Config, size: int,
           params: types.Params) -> types.Params:
-  """How parameters are split.
+  """Returns a tree of `PartitionSpec` of parameters, or of their shapes.
 
-  Args:
-    config: the architecture.
-    size: devices that a layer is split over; 1: all have all of it.
-    params: of the model, or their shapes.
-
-  Returns:
-    A tree of `PartitionSpec`.
-
-  Raises:
-    ValueError: for a size that does not divide, or a parameter that was
-      declared without axes.
+  A layer is split over `size` devices. Raises ValueError for a parameter that
+  was declared without axes.
   """
   check(config, size)
   declared = language_models.mesh_axes(config)
@@ -117,16 +94,10 @@ def specs(config: architecture.Config, size: int,
 
 def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
               size: int | None = None):
-  """What `checkpoints.load` takes as `shardings`.
+  """Returns what `checkpoints.load` takes as `shardings`.
 
-  Args:
-    config: the architecture.
-    mesh: of axes "data" and "model".
-    size: devices that a layer is split over: those of "model", which None
-      stands for, or 1.
-
-  Returns:
-    `params -> tree of jax.sharding.NamedSharding`.
+  The mesh has axes "data" and "model". `size` is the number of devices that a
+  layer is split over: 1, or None for those of "model".
   """
   size = mesh.shape[MODEL] if size is None else size
   return lambda params: jax.tree.map(
@@ -137,19 +108,11 @@ def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
 @functools.lru_cache(maxsize=None)
 def language_model(lm: types.LanguageModel,
                    whole: bool = False) -> types.LanguageModel:
-  """The model with what the compiler shall not choose otherwise.
+  """Returns a model for `jax.shard_map` over "data"; equal ones are cached.
 
   Logits stay split over the vocabulary, and so are all distributions that are
   made of them. Caches are split over as many devices: by heads, and by slots as
-  far as these do not divide.
-
-  Args:
-    lm: a model of `transformer`.
-    whole: whether every device has all of its layers, and so of its caches.
-
-  Returns:
-    A model for use inside of `jax.shard_map` over "data"; equal arguments give
-    the same object.
+  far as these do not divide. `whole`: every device has all layers and caches.
   """
   def init_cache(batch, capacity):
     cache = lm.init_cache(batch, capacity)
@@ -172,17 +135,10 @@ def language_model(lm: types.LanguageModel,
 
 @functools.lru_cache(maxsize=None)
 def head(found: types.Head) -> types.Head:
-  """The head on a split target, computed by every device of a row.
+  """Returns a head on a split target, computed by every device of a row.
 
   Its parameters are on all devices. Its logits are split over the vocabulary,
   as those of the target are.
-
-  Args:
-    found: of `models.heads`.
-
-  Returns:
-    A head for use inside of `jax.shard_map` over "data"; equal arguments give
-    the same object.
   """
   def whole(compute):
     return lambda *args: jax.lax.with_sharding_constraint(

@@ -21,18 +21,9 @@ def narrow(config):
 
 
 def of(config, cache, positions, mask, packing=None):
-  """Returns what the layers see.
+  """Returns the `layers.AttentionView` of a forward, or two: full and narrow.
 
-  Args:
-    config: the architecture.
-    cache: the committed prefix.
-    positions: `[B, T]`.
-    mask: `[B, T, N]`, itself and its ancestors in the block.
-    packing: a `layers.Packing`, or None.
-
-  Returns:
-    Tuple of a `layers.AttentionView`, or of two: that of all positions, and the
-    narrow one.
+  Positions are `[B, T]`; `mask [B, T, N]` has each token and its ancestors.
   """
   full, local = dataclasses.replace(config, window=0), config
   if config.rope_local_theta:
@@ -60,13 +51,8 @@ def of(config, cache, positions, mask, packing=None):
 def kv_of_layers(cache, block):
   """Returns the keys and values that layers read, each a tuple of layers.
 
-  Args:
-    cache: the committed prefix.
-    block: what it is followed by.
-
-  Returns:
-    Keys and values of the cache, of what its rows share if there is any, and
-    of the block.
+  They are those of the cache, of what its rows share, if there is any, and of
+  the block.
   """
   prefix = [cache, cache.shared] if cache.shared else [cache]
   return tuple(x for part in (*prefix, block) for x in (part.keys, part.values))
@@ -75,16 +61,9 @@ def kv_of_layers(cache, block):
 def _masks(window, cache, positions, mask, has_start):
   """Returns what each fresh token attends to.
 
-  Args:
-    window: positions that it attends to, itself included; 0: all.
-    cache: the committed prefix.
-    positions: `[B, T]`.
-    mask: `[B, T, N]`, itself and its ancestors in the block.
-    has_start: whether the span has one even without a window.
-
-  Returns:
-    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block, the span
-    of the former, and mask and span of what rows share, if there is any.
+  Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block, the span of
+  the former, and mask and span of what rows share, if there is any. A window
+  of 0 is none; `has_start` gives the span a start even so.
   """
   shared = cache_lib.num_shared(cache)
   stop = cache.length - shared
@@ -106,12 +85,9 @@ def _masks(window, cache, positions, mask, has_start):
 
 
 def _seen(slots, stop, start):
-  """Returns mask `[B or 1, 1 or T, S]` and span of the slots between two ends.
+  """Returns mask `[B or 1, 1 or T, S]` and span of slots from start to stop.
 
-  Args:
-    slots: S.
-    stop: `[B or 1]`, the end.
-    start: `[B, T]`, where they begin; None for 0.
+  `stop` is `[B or 1]`; `start` is `[B, T]`, None for 0.
   """
   order = jnp.arange(slots)[None, None]
   mask = order < stop[:, None, None]

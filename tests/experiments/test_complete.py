@@ -122,7 +122,7 @@ def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
   def choose(pair, prompts, lengths, budget, sampling, batch):
     del pair, sampling
     seen.append((prompts.tolist(), lengths.tolist(), budget, batch))
-    return auto_method.Choice(None, "rsd_c((2, 1))", 1.0, 1.0, "why", "")
+    return auto_method.Choice(None, "rsd_c((2, 1))", "why")
 
   monkeypatch.setattr(auto_method, "choose", choose)
   flags.FLAGS.mark_as_parsed()

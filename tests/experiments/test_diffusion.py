@@ -33,7 +33,7 @@ def _decoders():
 
 def _config():
   config = configs.get_config("smoke")
-  config.update(examples=24, batch=12, filter_examples=12, limit_examples=8,
+  config.update(examples=24, batch=12, filter_examples=12,
                 methods=("static(2)", "free_dave(2, 3)", "learn2pd(0.9)"))
   return config
 
@@ -44,15 +44,12 @@ def test_from_tasks_to_tables(decoders, tmp_path):
   examples = canvas_tasks.draw(config.canvas_tasks, config.examples, 1)
   path = tmp_path / "results.jsonl"
   records = diffusion.measure(config, methods, decoders, examples, path)
-  found = diffusion.measure_limits(config, decoders, tmp_path / "limits.jsonl")
   assert records[0]["tokens"] == records[1]["tokens"]
   assert sum(records[1]["forwards"]) < sum(records[0]["forwards"])
   assert records[0]["metrics"]["forwards_per_token"][0] >= 0.5
   assert all(0 <= low <= value <= high <= 1 for value, low, high in (
       record["metrics"]["accuracy"] for record in records))
-  assert [x["limit"] for x in found] == pytest.approx([1.0, 0.3927, 0.0024],
-                                                      abs=1e-4)
-  canvas_tables.write(tmp_path, records, found, config, "- note")
+  canvas_tables.write(tmp_path, records, config, "- note")
   text = (tmp_path / "summary.md").read_text()
   assert "24 of 24" in text and "static(2)" in text
   assert (tmp_path / "quality.png").stat().st_size > 1000
@@ -60,8 +57,7 @@ def test_from_tasks_to_tables(decoders, tmp_path):
   size = path.stat().st_size
   again = diffusion.measure(config, methods, decoders, examples, path)
   assert path.stat().st_size == size
-  table = functools.partial(canvas_tables.text, found=found,
-                            names=config.canvas_tasks,
+  table = functools.partial(canvas_tables.text, names=config.canvas_tasks,
                             form=text_tables.terminal)
   assert table(again) == table(records)
 

@@ -11,6 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from configs import rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.data import prompt_tasks
@@ -403,9 +404,11 @@ def test_unknown_preset():
     rsd_config.get_config("huge")
 
 
-@pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])
-def test_trees_of_heads_are_equally_large(preset):
-  config = rsd_config.get_config(preset)
+@pytest.mark.parametrize("get_config, preset", [
+    (rsd_config.get_config, "heads"),
+    (rsd_tables.get_config, "heads_smollm2")])
+def test_trees_of_heads_are_equally_large(get_config, preset):
+  config = get_config(preset)
   methods, points = method_grid.from_config(config)
   by_name = {method.name: method for method in methods}
   for (_, nodes), names in points.items():

@@ -15,6 +15,7 @@ are dropped when others are needed.
 
 import collections
 import dataclasses
+import importlib
 import itertools
 import threading
 import time
@@ -116,6 +117,24 @@ _STACK_BYTES = 2**28
 _STACK_LOCK = threading.Lock()
 
 
+def library(name: str):
+  """Returns the package of an engine; ImportError says how to install it."""
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise ImportError(f"grammars on the host need the package {name}: pip "
+                      f"install 'decoding_jax[{name}]' or pip install {name}."
+                      ) from e
+
+
+def grammar(name: str, make: Callable[..., Engine], source,
+            pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns the grammar of the engine `make(name, source, pieces, ends)`."""
+  token_automaton.check_pieces(pieces)
+  ends = token_automaton.end_tokens(eos_id, len(pieces))
+  return register(name, make(name, source, pieces, ends), pieces, ends)
+
+
 def register(name: str, engine: Engine, pieces: Sequence[bytes],
              eos_id) -> HostGrammar:
   """Returns the parameters of `host_grammar()` for an engine.
@@ -167,9 +186,8 @@ def host_times(params: HostGrammar) -> HostTimes:
 def host_grammar() -> LogitsProcessor:
   """Returns the processor that allows what a grammar on the host allows.
 
-  Returns:
-    The processor; its parameters are a `HostGrammar`, which reads the generated
-    tokens. Another one of as many tokens compiles nothing.
+  Its parameters are a `HostGrammar`, which reads the generated tokens. Another
+  one of as many tokens compiles nothing.
   """
   return _PROCESSOR
 

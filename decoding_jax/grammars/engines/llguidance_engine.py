@@ -21,6 +21,7 @@ from decoding_jax.grammars.json_schema import schema_check
 from decoding_jax.kernels import bits
 from decoding_jax.validation import values
 
+_PACKAGE = "llguidance"
 # Vocabularies that are kept, each with its trie.
 _MAX_VOCABULARIES = 4
 _TOKENIZERS: dict = {}
@@ -31,17 +32,6 @@ _MAX_ITEMS = 10**8
 # Characters of a reason.
 _SHOWN = 300
 _OPTIONS = '{"no_forcing": true}'
-
-
-def library():
-  """Returns `llguidance`; ImportError says how to install it."""
-  try:
-    import llguidance  # pylint: disable=import-outside-toplevel
-  except ImportError as e:
-    raise ImportError("grammars on the host need the package llguidance: pip "
-                      "install 'decoding_jax[llguidance]' or pip install "
-                      "llguidance.") from e
-  return llguidance
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -62,8 +52,9 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
     ValueError: for what `llguidance` refuses, with its reason.
   """
   name = f"schema={values.shortened(schema)}"
-  return _grammar(name, source_of_schema(schema_check.parse(name, schema)),
-                  pieces, eos_id)
+  return host_engine.grammar(
+      name, engine, source_of_schema(schema_check.parse(name, schema)), pieces,
+      eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -71,9 +62,10 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   name = f"pattern={values.shortened(pattern)}"
   grammar_source.check_pattern(name, pattern, pieces)
   # In the language of Lark, with slashes escaped.
-  found = json.loads(library().LLMatcher.grammar_from_regex(pattern))
-  return _grammar(name, found["grammars"][0]["lark_grammar"], pieces,
-                  eos_id)
+  matcher = host_engine.library(_PACKAGE).LLMatcher
+  found = json.loads(matcher.grammar_from_regex(pattern))
+  return host_engine.grammar(
+      name, engine, found["grammars"][0]["lark_grammar"], pieces, eos_id)
 
 
 def lark(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -90,7 +82,7 @@ def lark(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   ends = token_automaton.end_tokens(eos_id, len(pieces))
   grammar_source.check(name, grammar, MAX_RULES, gbnf=False)
   grammar_source.check_special(name, grammar, pieces, ends)
-  return _grammar(name, grammar, pieces, eos_id)
+  return host_engine.grammar(name, engine, grammar, pieces, eos_id)
 
 
 def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -99,7 +91,7 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   Each character is a lexeme, so that no text is lost to a longer one.
   """
   name = f"grammar={values.shortened(grammar)}"
-  package = library()
+  package = host_engine.library(_PACKAGE)
   grammar_source.check(name, grammar, MAX_GBNF_RULES, gbnf=True)
   try:
     # The package has a module and a function of this name.
@@ -110,7 +102,7 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
     raise ValueError(f"{name}: {problem}") from e
   text = grammar_source.by_characters(text)
   grammar_source.check(name, text, MAX_RULES, gbnf=False)
-  return _grammar(name, text, pieces, eos_id)
+  return host_engine.grammar(name, engine, text, pieces, eos_id)
 
 
 def engine(name: str, source: str, pieces: Sequence[bytes],
@@ -119,9 +111,11 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
 
   Raises ValueError with the reason for a grammar that is refused.
   """
-  package = library()
+  package = host_engine.library(_PACKAGE)
+  tokenizer = vocabulary_digest.cached(
+      _TOKENIZERS, _MAX_VOCABULARIES, _tokenizer, pieces, ends)
   first = host_engine.with_deep_stack(lambda: package.LLMatcher(
-      _tokenizer(pieces, tuple(ends)), _with_options(source), log_level=0,
+      tokenizer, _with_options(source), log_level=0,
       limits=package.LLParserLimits(step_max_items=_MAX_ITEMS)))
   try:
     _check(first)
@@ -157,13 +151,6 @@ def _with_options(source):
   return source[:found.end()] + options + source[end:]
 
 
-def _grammar(name, source, pieces, eos_id):
-  token_automaton.check_pieces(pieces)
-  ends = token_automaton.end_tokens(eos_id, len(pieces))
-  return host_engine.register(name, engine(name, source, pieces, ends), pieces,
-                              ends)
-
-
 class _Vocabulary:
   """The vocabulary in the form that `llguidance` asks for."""
 
@@ -185,14 +172,9 @@ class _Vocabulary:
 
 
 def _tokenizer(pieces, ends):
-  """Returns the trie of a vocabulary, of the last few that were asked for."""
-  key = vocabulary_digest.of_pieces(pieces), ends
-  if key not in _TOKENIZERS:
-    while len(_TOKENIZERS) >= _MAX_VOCABULARIES:
-      del _TOKENIZERS[next(iter(_TOKENIZERS))]
-    _TOKENIZERS[key] = library().LLTokenizer(
-        _Vocabulary(pieces, ends), n_vocab=len(pieces), eos_token=ends[0])
-  return _TOKENIZERS[key]
+  """Returns the trie of a vocabulary."""
+  return host_engine.library(_PACKAGE).LLTokenizer(
+      _Vocabulary(pieces, ends), n_vocab=len(pieces), eos_token=ends[0])
 
 
 def _consume(matcher, token):

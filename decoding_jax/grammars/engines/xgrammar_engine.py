@@ -12,30 +12,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decoding_jax.grammars import (grammar_source, token_automaton,
-                                   vocabulary_digest)
+from decoding_jax.grammars import grammar_source, vocabulary_digest
 from decoding_jax.grammars.engines import host_engine
 from decoding_jax.grammars.engines.host_engine import HostGrammar
 from decoding_jax.grammars.json_schema import schema_check
 from decoding_jax.kernels import bits
 from decoding_jax.validation import values
 
+_PACKAGE = "xgrammar"
 # Vocabularies that are kept, each with its compiler.
 _MAX_VOCABULARIES = 4
 _COMPILERS: dict = {}
 # Rules of a grammar.
 MAX_RULES = 10_000
-
-
-def library():
-  """Returns `xgrammar`; ImportError says how to install it."""
-  try:
-    import xgrammar  # pylint: disable=import-outside-toplevel
-  except ImportError as e:
-    raise ImportError("these grammars on the host need the package xgrammar: "
-                      "pip install 'decoding_jax[xgrammar]' or pip install "
-                      "xgrammar.") from e
-  return xgrammar
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -45,8 +34,9 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   `xgrammar` ignores keywords that it does not know.
   """
   name = f"schema={values.shortened(schema)}"
-  return _grammar(name, maker_of_schema(schema_check.parse(name, schema)),
-                  pieces, eos_id)
+  return host_engine.grammar(
+      name, engine, maker_of_schema(schema_check.parse(name, schema)), pieces,
+      eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -54,7 +44,8 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   name = f"pattern={values.shortened(pattern)}"
   grammar_source.check_pattern(name, pattern, pieces)
   text = grammar_source.dots_without_newline(pattern)
-  return _grammar(name, lambda x: x.compile_regex(text), pieces, eos_id)
+  return host_engine.grammar(name, engine, lambda x: x.compile_regex(text),
+                             pieces, eos_id)
 
 
 def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -62,7 +53,8 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   name = f"grammar={values.shortened(grammar)}"
   grammar_source.check(name, grammar, MAX_RULES, gbnf=True)
   text = grammar_source.plain_characters(grammar, r"\u{:04x}")
-  return _grammar(name, lambda x: x.compile_grammar(text), pieces, eos_id)
+  return host_engine.grammar(name, engine, lambda x: x.compile_grammar(text),
+                             pieces, eos_id)
 
 
 def maker_of_schema(schema):
@@ -79,10 +71,11 @@ def engine(name: str, make, pieces: Sequence[bytes],
   `make` maps an `xgrammar.GrammarCompiler` to the `CompiledGrammar`. Raises
   ValueError with the reason for a grammar that is refused.
   """
-  package = library()
+  package = host_engine.library(_PACKAGE)
   try:
     compiled = host_engine.with_deep_stack(
-        lambda: make(_compiler(pieces, tuple(ends))))
+        lambda: make(vocabulary_digest.cached(
+            _COMPILERS, _MAX_VOCABULARIES, _compiler, pieces, ends)))
   except (RuntimeError, ValueError) as e:
     # They begin with the time and a file of the package's source.
     reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e))
@@ -95,27 +88,14 @@ def engine(name: str, make, pieces: Sequence[bytes],
       mask=functools.partial(_mask, occurring))
 
 
-def _grammar(name, make, pieces, eos_id):
-  token_automaton.check_pieces(pieces)
-  ends = token_automaton.end_tokens(eos_id, len(pieces))
-  return host_engine.register(name, engine(name, make, pieces, ends), pieces,
-                              ends)
-
-
 def _compiler(pieces, ends):
-  """Returns the compiler of a vocabulary, of the last few asked for."""
-  key = vocabulary_digest.of_pieces(pieces), ends
-  if key not in _COMPILERS:
-    while len(_COMPILERS) >= _MAX_VOCABULARIES:
-      del _COMPILERS[next(iter(_COMPILERS))]
-    package = library()
-    info = package.TokenizerInfo(
-        # The end tokens are no text, whatever their bytes.
-        [b"" if token in ends else x for token, x in enumerate(pieces)],
-        vocab_type=package.VocabType.RAW, vocab_size=len(pieces),
-        stop_token_ids=list(ends))
-    _COMPILERS[key] = package.GrammarCompiler(info)
-  return _COMPILERS[key]
+  """Returns the compiler of a vocabulary."""
+  package = host_engine.library(_PACKAGE)
+  return package.GrammarCompiler(package.TokenizerInfo(
+      # The end tokens are no text, whatever their bytes.
+      [b"" if token in ends else x for token, x in enumerate(pieces)],
+      vocab_type=package.VocabType.RAW, vocab_size=len(pieces),
+      stop_token_ids=list(ends)))
 
 
 def _consume(matcher, token):

@@ -8,6 +8,7 @@ are cut; see `_BUDGETS`. So each text is valid, but not each valid one is there.
 
 import dataclasses
 import gc
+import json
 import time
 from typing import NamedTuple
 
@@ -126,35 +127,29 @@ def _add_value(build, branch, start):
   value, nfa = branch.value, build.nfa
   if isinstance(value, str):
     return json_strings.add_literal(nfa, start, value)
-  if isinstance(value, list):
-    state = _between(build, finite_automata.add_text(nfa, start, b"["))
-    for i, inner in enumerate(value):
+  if isinstance(value, (list, dict)):
+    is_list = isinstance(value, list)
+    state = _between(build, finite_automata.add_text(
+        nfa, start, b"[" if is_list else b"{"))
+    for i, x in enumerate(value):
       state = _comma(build, state) if i else state
-      state = _add_value(build, Value("", inner), state)
-    return finite_automata.add_text(nfa, _between(build, state), b"]")
-  if isinstance(value, dict):
-    state = _between(build, finite_automata.add_text(nfa, start, b"{"))
-    for i, (name, inner) in enumerate(value.items()):
-      state = _comma(build, state) if i else state
-      state = _colon(build, json_strings.add_literal(nfa, state, name))
-      state = _add_value(build, Value("", inner), state)
-    return finite_automata.add_text(nfa, _between(build, state), b"}")
-  texts = {None: "null", True: "true", False: "false"}
-  return finite_automata.add_text(
-      nfa, start, (texts[value] if value is None or isinstance(value, bool)
-                   else repr(value)).encode())
+      if not is_list:
+        state = _colon(build, json_strings.add_literal(nfa, state, x))
+      state = _add_value(build, Value("", x if is_list else value[x]), state)
+    return finite_automata.add_text(nfa, _between(build, state),
+                                    b"]" if is_list else b"}")
+  return finite_automata.add_text(nfa, start, json.dumps(value).encode())
 
 
 def _add_null(build, branch, start):
   del branch
-  return finite_automata.add_text(build.nfa, start, b"null")
+  return _add_value(build, Value("", None), start)
 
 
 def _add_boolean(build, branch, start):
   del branch
-  end = finite_automata.add_text(build.nfa, start, b"true")
-  build.nfa.empty[finite_automata.add_text(build.nfa, start, b"false")].append(
-      end)
+  end, other = (_add_value(build, Value("", x), start) for x in (True, False))
+  build.nfa.empty[other].append(end)
   return end
 
 
@@ -163,23 +158,7 @@ def _add_number(build, branch, start):
     found = json_numbers.of_constraints(branch)
   except json_numbers.Unsupported as e:
     fail("#", str(e))
-  return _add_dfa(build, found, start)
-
-
-def _add_dfa(build, dfa, start):
-  """Adds the texts of an automaton over ASCII; None if there are none."""
-  if finite_automata.is_empty(dfa):
-    return None
-  nfa, end = build.nfa, finite_automata.add_state(build.nfa)
-  states = [start, *(finite_automata.add_state(nfa) for _ in dfa.moves[1:])]
-  if any(to == 0 for row in dfa.moves for _, _, to in row):
-    states[0] = finite_automata.add_state(nfa)
-    nfa.empty[start].append(states[0])
-  for here, row, final in zip(states, dfa.moves, dfa.finals):
-    nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
-    if final:
-      nfa.empty[here].append(end)
-  return end
+  return finite_automata.add_dfa(build.nfa, start, found)
 
 
 def _add_string(build, branch, start):
@@ -331,7 +310,7 @@ def _next(branch, place, other=False):
 def _add_property(build, branch, name, places):
   """Returns the places after a property, which may be left out if allowed."""
   nfa, needed = build.nfa, name in branch.required
-  after = {} if needed else {x: y for x, y in places.items()}
+  after = {} if needed else dict(places)
   parts = schema_branches.property_parts(branch, name)
   if is_never(parts) or branch.names and not (
       schema_branches.conforms(build.source, name, schema_branches.of_parts(
@@ -427,21 +406,19 @@ def _names_of(build, parts):
     if isinstance(branch, Value) and isinstance(branch.value, str):
       dfa = json_strings.of_texts([branch.value])
     elif isinstance(branch, String):
-      dfa = json_strings.of_constraints(branch) or json_strings.of_length(0,
-                                                                          None)
+      dfa = json_strings.of_constraints(branch) or (
+          json_strings.of_length(0, None))
     else:
       continue
-    states = [finite_automata.add_state(nfa) for _ in dfa.moves]
-    nfa.empty[start].append(states[0])
-    for here, row, final in zip(states, dfa.moves, dfa.finals):
-      nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
-      nfa.empty[here] += [end] if final else []
+    after = finite_automata.add_dfa(nfa, start, dfa)
+    if after is not None:
+      nfa.empty[after].append(end)
   return finite_automata.determinise(nfa, start, {end})
 
 
 def _between(build, start):
   """Returns the state after what may be between two parts."""
-  return _add_dfa(build, build.whitespace, start)
+  return finite_automata.add_dfa(build.nfa, start, build.whitespace)
 
 
 def _comma(build, start):

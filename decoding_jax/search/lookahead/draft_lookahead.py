@@ -9,9 +9,8 @@ from decoding_jax.kernels import buffers, vocabulary
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, scoring
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Array, Cache, Context, DecodeState, DraftTree,
                                 Expander)
@@ -93,8 +92,7 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
       state.keys, expander, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
       context.draft_warper)
-  logits, block = tree_decoder.score(context, state.target_cache, grown,
-                                     state.length)
+  logits, block = scoring.all_nodes(context, state, grown)
   room = jnp.where(state.done, 0, state.limit - state.length)
   node, tokens, ancestors, compared = _best_path(
       context, slack, layout, grown, logits, room, reward_states)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import language_model, text_matches
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
                                 Expander, Head, NONE, Seen)
@@ -68,8 +68,11 @@ def copied_or(expander: Expander, copies: int, min_ngram: int,
       layout, language_model.init,
       functools.partial(_propose, expander, copies, min_ngram, max_ngram),
       functools.partial(_observe, depth), calls=depth, draws=expander.draws,
-      narrow=expander.layout if copies > depth else None,
-      head_calls=lambda head: head.forwards(depth))
+      # Without copies the nodes of the expander are all that there are.
+      score=functools.partial(scoring.first_nodes, 1 + tree_lib.num_nodes(
+          expander.layout)) if copies > depth else None,
+      draft_calls=lambda draft: (
+          draft.forwards(depth) if isinstance(draft, Head) else depth))
 
 
 def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,

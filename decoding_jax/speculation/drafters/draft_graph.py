@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import best_first, tree as tree_lib
+from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, NONE,
                                 Seen)
 
@@ -27,8 +28,7 @@ def gsd(nodes: int, width: int, depth: int, branching: int, repeat: int,
   grow = functools.partial(_grow, width, branching, min_probability, min_share)
   return Drafter(layout, lambda context, state: state, functools.partial(
       _propose, layout, width, repeat, grow), _observe, calls=depth,
-      takes_head=False,
-      max_samples_per_node=branching)
+                 draft_calls=language_model.own_cache(depth))
 
 
 @flax.struct.dataclass

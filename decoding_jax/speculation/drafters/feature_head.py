@@ -12,9 +12,8 @@ from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (AppliedParams, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Head, HIDDEN_STATES,
-                                Params, Seen)
+from decoding_jax.types import (AppliedParams, Context, DecodeState, DraftTree,
+                                Expander, HIDDEN_STATES, Params, Seen)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -102,13 +101,6 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
                    for x in seen.block.features[HIDDEN_STATES])
   return after.replace(carry=context.draft.read(
       *_params(context), after.carry, features, seen.tokens, seen.count))
-
-
-def calls(drafter: Drafter, head: Head) -> int:
-  """Returns the forwards of a step that a head drafts."""
-  if drafter.head_calls:
-    return drafter.head_calls(head)
-  return head.forwards(tree_lib.depth(drafter.layout))
 
 
 def _params(context):

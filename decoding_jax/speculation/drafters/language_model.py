@@ -10,7 +10,8 @@ from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Head, HIDDEN_STATES, Seen)
+                                DraftTree, Expander, Head, HIDDEN_STATES,
+                                LanguageModel, Seen, has_cache, num_models)
 
 
 @functools.lru_cache(maxsize=None)
@@ -27,10 +28,48 @@ def of_model(expander: Expander) -> Drafter:
   Returns:
     The drafter.
   """
+  depth = tree_lib.depth(expander.layout)
   return Drafter(
       expander.layout, init, functools.partial(propose, expander), observe,
-      calls=tree_lib.depth(expander.layout), draws=expander.draws,
-      takes_head=expander.num_models == 1, num_models=expander.num_models)
+      calls=depth, draws=expander.draws,
+      draft_calls=own_cache(depth, expander.num_models)
+      if expander.num_models > 1 else None)
+
+
+def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
+  """Returns the forwards of a draft model or a head that a step takes.
+
+  Raises:
+    ValueError: if the drafter cannot draft by it.
+  """
+  if drafter.draft_calls:
+    return drafter.draft_calls(draft)
+  if isinstance(draft, Head) and drafter.calls:
+    return draft.forwards(tree_lib.depth(drafter.layout))
+  return drafter.calls
+
+
+def own_cache(calls: int, models: int = 1):
+  """Makes a `Drafter.draft_calls` of as many models, each with a cache."""
+  def calls_of(draft):
+    check_own_cache(draft)
+    if models > 1 and num_models(draft) != models:
+      raise ValueError(
+          f"draft is of {num_models(draft)} model(s): the method needs "
+          f"{models}, as guided.mixture joins them, or --draft with commas.")
+    return calls
+
+  return calls_of
+
+
+def check_own_cache(draft: LanguageModel | Head):
+  """Raises a ValueError for what drafts from what the target has computed."""
+  if isinstance(draft, Head):
+    raise ValueError("draft is a head, which drafts from what the target has "
+                     "computed: the method needs a language model.")
+  if not has_cache(draft):
+    raise ValueError("draft reads the target's cache, and has none of its own: "
+                     "the method needs a draft model that has.")
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:

@@ -15,6 +15,7 @@ from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Cache, Context, DecodeState, Drafter,
                                 Draws, DraftTree, Expander, LanguageModel, NONE,
                                 Seen)
@@ -41,7 +42,8 @@ def masked(expander: Expander, window: int) -> Drafter:
            else expander.draws)
   return Drafter(
       expander.layout, _init, functools.partial(_propose, expander, window),
-      _observe, calls=1, draws=draws, takes_head=False)
+      _observe, calls=1, draws=draws,
+      draft_calls=language_model.own_cache(1))
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:

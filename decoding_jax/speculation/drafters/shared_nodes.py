@@ -17,10 +17,10 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax.kernels import buffers
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
-                                Draws, Layout)
+                                Draws, Layout, ONE_OF_REST, Seen)
 
 # Of a flat draft distribution, how often its sample is accepted.
 _LEAST = 0.6
@@ -37,29 +37,43 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     depth: D, its levels.
     most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
       tree of others may be as large as the beam.
-    draws: how children are drawn, one of `expanders.OF_BEAMS`; ONE_IN_BEAM is
-      for verifiers of any children alone.
+    draws: how children are drawn, one of `expanders.OF_BEAMS`; the drafter of
+      ONE_IN_BEAM says ARBITRARY.
     rank_temperature: see `best_first_trees.sharpened`.
 
   Returns:
     The drafter.
   """
   grown = expanders.beam_tree(width, depth, draws)
-  make = functools.partial(
-      Drafter, calls=depth, draws=draws,
-      budget=functools.partial(_budget, nodes, min(most, width * depth)))
+  budget = functools.partial(_budget, nodes, min(most, width * depth))
   if draws == Draws.ARBITRARY:
     layout = tree_lib.free_layout(most, depth, min(width, most))
-    return make(layout, language_model.init, functools.partial(
-        _propose_best, grown, most, make.keywords["budget"], rank_temperature),
-                best_first_trees.observe)
-  return make(grown.layout, language_model.init, functools.partial(
-      propose, grown, make.keywords["budget"], expected_acceptance),
-              language_model.observe)
+    propose_nodes = functools.partial(_propose_best, grown, most, budget,
+                                      rank_temperature)
+    observe = best_first_trees.observe
+  else:
+    layout, observe = grown.layout, language_model.observe
+    propose_nodes = functools.partial(propose, grown, budget,
+                                      expected_acceptance)
+  # A node may be dropped once its sibling was drawn of what it leaves: that
+  # sibling is then a sample of nothing that a verifier knows.
+  draws = Draws.ARBITRARY if draws in ONE_OF_REST else draws
+  return Drafter(layout, language_model.init, propose_nodes,
+                 functools.partial(_observe, observe), calls=depth, draws=draws,
+                 score=functools.partial(scoring.valid_nodes, budget))
 
 
 def _budget(nodes, most, rows):
   return max(1, min(round(nodes * rows), most * rows))
+
+
+def _observe(observe, context: Context, before: DecodeState,
+             after: DecodeState, seen: Seen) -> DecodeState:
+  """Observes, and counts the nodes that a row had, not those of the layout."""
+  after = observe(context, before, after, seen)
+  nodes = seen.tree.valid[:, 1:].sum(axis=1, dtype=jnp.int32)
+  return after.replace(stats=after.stats.replace(
+      nodes=before.stats.nodes + jnp.where(before.done, 0, nodes)))
 
 
 def expected_acceptance(layout: Layout, tree: DraftTree):

@@ -37,9 +37,7 @@ def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
   layout = template(widths, branching)
   return Drafter(
       layout, functools.partial(_init, branching),
-      functools.partial(_propose, layout), functools.partial(
-          _observe, branching), calls=0,
-      max_samples_per_node=branching)
+      functools.partial(_propose, layout), _observe, calls=0)
 
 
 def template(widths: tuple[int, ...], branching: int) -> Layout:
@@ -69,7 +67,7 @@ def template(widths: tuple[int, ...], branching: int) -> Layout:
 
 
 def _init(size, context: Context, state: DecodeState) -> DecodeState:
-  shape = (context.target.vocab_size, size)
+  shape = (context.target.vocab_size, min(size, context.target.vocab_size))
   table = (jnp.full(shape, NONE, jnp.int32) if context.draft_params is None
            else token_buffer.known(context.draft_params, shape[0]))
   if table.shape != shape:
@@ -99,11 +97,11 @@ def _propose(layout, keys, context: Context,
   return tree, None
 
 
-def _observe(size, context: Context, before: DecodeState, after: DecodeState,
+def _observe(context: Context, before: DecodeState, after: DecodeState,
              seen: Seen) -> DecodeState:
   """Renews the entries of all nodes; of equal tokens the deepest counts."""
   del context
-  tree = seen.tree
+  tree, size = seen.tree, before.carry.shape[-1]
   successors = sampling.top_k(seen.logits.astype(jnp.float32), size)[1]
   order = jnp.arange(tree.tokens.shape[1])
   renewed_later = (tree.tokens[:, :, None] == tree.tokens[:, None]) & (

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import scoring, tree as tree_lib
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
                                 NONE)
 from decoding_jax.validation import values
@@ -89,7 +89,7 @@ def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
   keep = lambda context, state: state
   return Drafter(layout, keep, propose,
                  lambda context, before, after, seen: after, calls=0,
-                 skips=True)
+                 score=scoring.root_unless_drafted)
 
 
 def _propose(layout, num_paths, max_ngram, least, per_match, keys,

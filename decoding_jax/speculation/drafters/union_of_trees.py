@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib, greedy_rollout
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation.drafters import feature_head
+from decoding_jax.speculation import scoring, tree as tree_lib
+from decoding_jax.speculation.drafters import feature_head, language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
                                 NONE, Seen, has_cache)
 from decoding_jax.validation import protocols
@@ -61,9 +61,17 @@ def merged(*drafters: Drafter) -> Drafter:
   return Drafter(layout, functools.partial(_init, drafters),
                  functools.partial(_propose, drafters),
                  functools.partial(_observe, drafters), calls + bool(calls),
-                 skips=all(drafter.skips for drafter in drafters),
-                 head_calls=lambda head: sum(feature_head.calls(x, head)
-                                             for x in drafters if x.calls))
+                 score=scoring.root_unless_drafted if all(
+                     drafter.score is scoring.root_unless_drafted
+                     for drafter in drafters) else None,
+                 draft_calls=functools.partial(_draft_calls, drafters))
+
+
+def _draft_calls(drafters, draft):
+  """Sums the calls of all; a model reads once more what was committed."""
+  calls = sum(language_model.draft_calls(drafter, draft)
+              for drafter in drafters if drafter.calls)
+  return calls + (calls > 0 and not isinstance(draft, Head))
 
 
 def join(trees) -> tuple[DraftTree, jax.Array]:

@@ -16,41 +16,46 @@ from support import tiny_models as tiny
 
 gguf = gguf_writer.gguf
 
-_QWEN_MOE = dataclasses.replace(tiny.MIXTRAL, qkv_bias=True, shared_dim=8,
-                                normalize_experts=False)
+
+def _llama(family, **changes):
+  return dataclasses.replace(tiny.LLAMA, family=family, **changes)
+
+
+def _experts(family, **changes):
+  return dataclasses.replace(tiny.MIXTRAL, family=family, **changes)
+
+
+_QWEN_MOE = _experts("qwen2_moe", qkv_bias=True, shared_dim=8,
+                     normalize_experts=False)
 _GEMMA_2 = dataclasses.replace(
     tiny.GEMMA, qk_norm=False, rope_scaling="none", rope_factor=1.0,
-    rope_theta=100.0, rope_local_theta=0.0, query_scalar=0)
+    rope_theta=100.0, rope_local_theta=0.0, query_scalar=0, family="gemma2")
 _GEMMA_3 = dataclasses.replace(
     tiny.GEMMA, num_layers=6, full_every=6, attention_softcap=0.0,
     rope_scaling="none", rope_factor=1.0, rope_local_theta=10000.0,
     query_scalar=0)
 CONFIGS = {
     "llama": tiny.LLAMA,
-    "llama, tied, with biases": dataclasses.replace(
-        tiny.LLAMA, tie_embeddings=True, qkv_bias=True, out_bias=True,
+    "llama, tied, with biases": _llama(
+        "llama", tie_embeddings=True, qkv_bias=True, out_bias=True,
         feed_forward_bias=True),
     "llama with experts": tiny.MIXTRAL,
-    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True),
-    "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, head_dim=6),
+    "qwen2": _llama("qwen2", qkv_bias=True),
+    "qwen3": _llama("qwen3", qk_norm=True, head_dim=6),
     "qwen2moe": _QWEN_MOE,
-    "qwen3moe": dataclasses.replace(tiny.MIXTRAL, qk_norm=True, head_dim=6),
-    "olmo2": dataclasses.replace(tiny.LLAMA, reordered_norm=True,
-                                 joint_qk_norm=True),
-    "olmoe": dataclasses.replace(tiny.MIXTRAL, joint_qk_norm=True,
-                                 normalize_experts=False),
-    "smollm3": dataclasses.replace(tiny.LLAMA, num_layers=4, full_every=4,
-                                   rope_full=False, tie_embeddings=True),
-    "granite": dataclasses.replace(tiny.LLAMA, embedding_scale=3.0,
-                                   residual_scale=0.5, logit_divisor=2.0,
-                                   query_scalar=16),
-    "gemma": dataclasses.replace(
-        tiny.LLAMA, norm="rms_plus_one", feed_forward="geglu",
-        embedding_scale=4.0, tie_embeddings=True),
+    "qwen3moe": _experts("qwen3_moe", qk_norm=True, head_dim=6),
+    "olmo2": _llama("olmo2", reordered_norm=True, joint_qk_norm=True),
+    "olmoe": _experts("olmoe", joint_qk_norm=True, normalize_experts=False),
+    "smollm3": _llama("smollm3", num_layers=4, full_every=4, rope_full=False,
+                      tie_embeddings=True),
+    "granite": _llama("granite", embedding_scale=3.0, residual_scale=0.5,
+                      logit_divisor=2.0, query_scalar=16),
+    "gemma": _llama("gemma", norm="rms_plus_one", feed_forward="geglu",
+                    embedding_scale=4.0, tie_embeddings=True),
     "gemma2": _GEMMA_2, "gemma3": _GEMMA_3,
     "gptneox": tiny.NEOX,
-    "starcoder2": dataclasses.replace(
-        tiny.LLAMA, norm="layer", feed_forward="gelu", bias=True),
+    "starcoder2": _llama("starcoder2", norm="layer", feed_forward="gelu",
+                         bias=True),
     "gpt2": tiny.GPT_2,
 }
 LLAMA_3 = dataclasses.replace(
@@ -60,7 +65,7 @@ PHI_3 = dataclasses.replace(
     tiny.LLAMA, dim=32, head_dim=8, rope_part=0.5, max_length=32,
     rope_scaling="longrope", rope_original_length=32.0,
     rope_short_factors=(1.0, 1.25), rope_long_factors=(1.5, 8.0),
-    rope_factor=2.0, rope_gain=1.25)
+    rope_factor=2.0, rope_gain=1.25, family="phi3")
 
 
 def write(folder, config, arch, **options):

@@ -317,8 +317,6 @@ def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
     (PYTHIA, {"hidden_act": "relu"},
      "hidden_act='relu' of gpt_neox is not supported; 'gelu_pytorch_tanh' or"),
     (PYTHIA, {"rotary_pct": 0.01}, "rope_part=0.01: of head_dim=64 channels"),
-    (PYTHIA, {"use_parallel_residual": False, "hidden_act": "gelu_new"},
-     "use_parallel_residual=False of gpt_neox is only supported with"),
     (PYTHIA, {"rope_parameters": {"rope_theta": 500.0},
               "rope_scaling": {"type": "linear", "factor": 2.0}},
      "rope_scaling=.*contradicts rope_parameters="),

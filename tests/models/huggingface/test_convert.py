@@ -318,7 +318,8 @@ def _greedy(lm, params, prompts):
     "qwen2 with experts, normalised", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
     "qwen3 yarn of DeepSeek", "qwen3-next", "qwen3.5", "llama longrope",
-    "phi-4 mini", "granite 4.0 h", "granite 4.0 h, two groups"])
+    "phi-3 window", "phi-3 long", "phi-4 mini", "olmo-3 without windows",
+    "granite 4.0 h", "granite 4.0 h, two groups"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)
@@ -336,21 +337,6 @@ def test_written_back_it_is_the_same_model(tmp_path, variant):
   assert type(again) is type(theirs)
   np.testing.assert_array_equal(their_logits(again, TOKENS),
                                 their_logits(theirs, TOKENS))
-
-
-@pytest.mark.parametrize("variant, family", [
-    ("phi-3", "Llama"), ("phi-3 window", "Mistral"), ("phi-3 long", "Mistral"),
-    ("olmo-3 without windows", "Olmo2")])
-def test_what_is_written_as_the_other_family_that_it_is(tmp_path, variant,
-                                                        family):
-  theirs = their_model(variant)
-  theirs.save_pretrained(tmp_path / "theirs")
-  checkpoints.convert(tmp_path / "theirs", tmp_path / "ours")
-  checkpoints.export(tmp_path / "ours", tmp_path / "again")
-  again = transformers.AutoModelForCausalLM.from_pretrained(
-      tmp_path / "again", attn_implementation="eager")
-  assert type(again).__name__ == f"{family}ForCausalLM"
-  assert_close(their_logits(again, TOKENS), their_logits(theirs, TOKENS))
 
 
 def test_the_text_of_a_model_with_images(tmp_path):

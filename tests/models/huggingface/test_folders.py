@@ -27,24 +27,26 @@ from support import tiny_models as tiny
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 CONFIGS = {
     "llama": tiny.LLAMA,
-    "mistral": dataclasses.replace(tiny.LLAMA, window=5, tie_embeddings=True),
-    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True),
-    "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, head_dim=6),
+    "mistral": dataclasses.replace(tiny.LLAMA, window=5, tie_embeddings=True,
+                                   family="mistral"),
+    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True, family="qwen2"),
+    "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, head_dim=6,
+                                 family="qwen3"),
     "opt-350m": dataclasses.replace(tiny.OPT, num_kv_heads=4, post_norm=True,
                                     embedding_dim=8),
     "gemma": dataclasses.replace(
         tiny.LLAMA, norm="rms_plus_one", feed_forward="geglu",
-        embedding_scale=4.0),
+        embedding_scale=4.0, family="gemma"),
     "gemma-3": dataclasses.replace(tiny.GEMMA, attention_softcap=0.0),
     "gpt-2": tiny.GPT_2,
-    "gpt-neox": dataclasses.replace(
-        tiny.NEOX, bias=False, qkv_bias=True, out_bias=True,
-        feed_forward_bias=True),
+    "gpt-neox": tiny.NEOX,
     "olmo-2": dataclasses.replace(
-        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True, family="olmo2"),
+    "phi-3": dataclasses.replace(tiny.LLAMA, rope_part=0.5, family="phi3"),
     "mixtral": tiny.MIXTRAL,
     "qwen3 with experts": dataclasses.replace(
-        tiny.MIXTRAL, qk_norm=True, head_dim=6, normalize_experts=False),
+        tiny.MIXTRAL, qk_norm=True, head_dim=6, normalize_experts=False,
+        family="qwen3_moe"),
 }
 
 

@@ -1,11 +1,11 @@
-"""Tests of decoding_jax.kernels.caches: the native commit against XLA's."""
+"""Tests of decoding_jax.kernels.commit: the native commit against XLA's."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax.kernels import caches
+from decoding_jax.kernels import buffers
 from decoding_jax.kernels.cpu import bindings
 
 B, H, C, S, N = 4, 2, 3, 9, 5
@@ -29,7 +29,7 @@ def test_native_kernels_commit_as_xla_does(dtype, leading):
   # One row has no room for all: the write is moved back.
   slots = jnp.array([[4, 0, 2], [0, 0, 1], [1, 3, 3], [2, 1, 0]])
   arrays = (keys, values, *block, slots, jnp.array([0, 3, 2, S - 1]))
-  expected = caches._reference(*arrays)
+  expected = buffers._commit_reference(*arrays)
   for got, old, other in zip(jax.tree.leaves(bindings.commit(*arrays)),
                              keys + values, jax.tree.leaves(expected),
                              strict=True):
