@@ -125,6 +125,15 @@ def _help():
     sys.exit()
 
 
+def help_of(make) -> str:
+  """Returns `make()`, the help of a flag; "" unless --help is given.
+
+  What knows all drafters or methods imports them all.
+  """
+  return make() if any(x.lstrip("-").startswith("help")
+                       for x in sys.argv[1:]) else ""
+
+
 def define_config(path, example):
   """Defines `--config`, whose fields are flags; returns the holder of it.
 

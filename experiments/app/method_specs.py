@@ -80,10 +80,11 @@ def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
 
 
 def help_text(*others) -> str:
-  """Returns the help of `--method`, which takes `others` as names too."""
-  return ("Method, with sizes or without, such as rsd_s(3, 4): "
-          f"{', '.join([*others, *dj.methods.names()])}. Wrong sizes are "
-          "answered by those that a method takes.")
+  """Returns the help of `--method`: examples of all methods, and `others`."""
+  return launch.help_of(lambda: "Method, with sizes or without: " + ", ".join([
+      *others, *(f"{name}({', '.join(f'{k}={v!r}' for k, v in sizes.items())})"
+                 for name, examples in dj.methods.example_arguments().items()
+                 for sizes in examples)]) + ".")
 
 
 def _defaults(name, sizes):

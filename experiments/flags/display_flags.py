@@ -14,8 +14,6 @@ from decoding_jax import metrics
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import model_pair
-from experiments.scoring import text_metrics
-from experiments.scoring import text_sets
 from experiments.timing import stopwatch
 from models.text import batching
 
@@ -164,6 +162,8 @@ def more_texts(generate, out, lengths, decode) -> list[str]:
 
 def _diversity(texts) -> str:
   """Returns a line of the metrics of a set of texts."""
+  # Few runs need them.
+  from experiments.scoring import text_metrics, text_sets
   line = (f"{len(texts)} texts: {len(set(texts))} different, distinct-1 "
           f"{text_sets.distinct(texts, 1):.2f}, distinct-2 "
           f"{text_sets.distinct(texts, 2):.2f}, self-BLEU "

@@ -15,11 +15,13 @@ from experiments.flags import constraint_flags
 from experiments.flags import model_flags
 from models.text import tokenizer_files
 
+# Value of `--method` that measures and chooses.
+AUTO = "auto"
 # Of the target's authors: settings that they recommend.
 _FILE = tokenizer_files.GENERATION
 METHOD = flags.DEFINE_string(
     "method", "rsd_s",
-    method_specs.help_text("auto of experiments.generate and complete"))
+    method_specs.help_text("auto, which measures and chooses"))
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                       "Most tokens to generate.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,
@@ -76,6 +78,41 @@ def recommended(target, sampling, penalties):
   if not wanted:
     return ""
   return f"{_FILE} of the target recommends {' '.join(wanted)}."
+
+
+def methods(batch, draft=None, reward=False) -> list[dj.Method]:
+  """Returns the methods that may decode: the one of the flags, or of `auto`.
+
+  Args:
+    batch: rows decoded together.
+    draft: the drafter, once it is open.
+    reward: whether there is a reward.
+  """
+  if METHOD.value == AUTO:
+    return _auto_method().methods(draft or model_flags.has_drafter(), batch)
+  if model_flags.memory_budget() is not None:
+    raise launch.UserError(f"--memory_budget and --method={METHOD.value}: it is"
+                           f" --method={AUTO} that chooses by a budget.")
+  return [method_specs.from_flag(METHOD.value, [AUTO], reward)]
+
+
+def choose(pair, prompts, lengths, batch):
+  """Returns what `auto` chooses, an `auto_method.Choice`."""
+  return _auto_method().choose(pair, prompts, lengths, MAX_NEW_TOKENS.value,
+                               sampling(), batch, model_flags.memory_budget())
+
+
+def _auto_method():
+  # Few runs need it, and it imports much.
+  from experiments.timing import auto_method
+  return auto_method
+
+
+def settings() -> dict:
+  """Returns what texts depend on, as JSON values by name."""
+  return {flag.name: flag.value for flag in (
+      _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P, _TYPICAL_P, MAX_NEW_TOKENS, SEED,
+      _GUIDE)}
 
 
 def unfinished(tokens, eos_id) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import pathlib
 import sys
 import time
 
@@ -11,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.grammars.finite_automata import TooLarge
-from decoding_jax.grammars.json_schema.schema_source import Unsupported
 from experiments.app import multihost
 
 AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR = (
@@ -38,8 +37,10 @@ _LEAST_SECONDS = 1.0
 
 
 def settings() -> dict:
-  """Returns the values of flags that texts depend on, by their names."""
-  return {flag.name: flag.value for flag in (GRAMMAR, CHOICES, _ENGINE)}
+  """Returns what texts depend on: the engine, and the texts of files."""
+  return {_ENGINE.name: _ENGINE.value, **{
+      flag.name: flag.value and pathlib.Path(flag.value).read_text("utf-8")
+      for flag in (GRAMMAR, CHOICES)}}
 
 
 def of_regex(pattern, pieces, eos_id):
@@ -52,6 +53,9 @@ def of_regex(pattern, pieces, eos_id):
 
 def of_schema(schema, pieces, eos_id):
   """Returns the processor of a JSON schema, and its parameters."""
+  # Few runs need them.
+  from decoding_jax.grammars.finite_automata import TooLarge
+  from decoding_jax.grammars.json_schema.schema_source import Unsupported
   name = _ENGINE.value
   if name not in (AUTO, AUTOMATON):
     return _host(_engine(name).json_schema(schema, pieces, eos_id), name)

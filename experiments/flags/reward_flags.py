@@ -10,7 +10,6 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
-from experiments.scoring import task_rewards
 from models.text import tokenizers
 
 _WORDS = "words:"
@@ -53,11 +52,12 @@ def judged(pair: model_pair.ModelPair, prompt_length: int,
   name = _REWARD.value
   if not name:
     return Judged()
+  from experiments.scoring import task_rewards  # If asked for.
   try:
     if name.startswith(_WORDS):
       found = task_rewards.lexical([_concepts(name)], pair, budget)
     else:
-      found = _model(name, pair, prompt_length, budget)
+      found = _model(task_rewards, name, pair, prompt_length, budget)
   except ValueError as e:
     raise launch.UserError(f"--reward={name!r}: {e}") from e
   return Judged(found.reward, found.params, found.constraints)
@@ -70,7 +70,7 @@ def line(out: dj.Generation) -> list[str]:
   return [f"reward {float(out.stats.extra['reward'][0]):.3f}"]
 
 
-def _model(name, pair, prompt_length, budget):
+def _model(task_rewards, name, pair, prompt_length, budget):
   """Returns the reward of a model; of another tokenizer it is on the host."""
   folder = launch.model_folder(name)
   try:
