@@ -63,26 +63,25 @@ def apply(pair: model_pair.ModelPair, prompt_length: int,
 
   `prompt_length` is of the longest prompt, `budget` the most new tokens.
   """
-  with launch.user_errors(ValueError, ImportError, OSError):
-    grammar = _grammar(pair)
-    found = [*_penalties(pair, budget),
-             *_thinking(pair),
-             *([grammar] if grammar else []),
-             # The last one: where it forbids all that a grammar allows, it is
-             # ignored.
-             *_no_repeat(pair, prompt_length, budget),
-             *_momentum(pair, prompt_length, budget)]
-  return processed_pair.apply(pair, found)
+  return _applied(pair, prompt_length, budget, _grammar)
 
 
-def with_penalties(pair: model_pair.ModelPair, prompt_length: int,
-                   budget: int) -> model_pair.ModelPair:
+def with_penalties(pair, prompt_length, budget) -> model_pair.ModelPair:
   """Applies all processors but that of a grammar, to estimate memory by."""
-  with launch.user_errors(ValueError):
-    return processed_pair.apply(pair, [
+  return _applied(pair, prompt_length, budget, lambda pair: None)
+
+
+def _applied(pair, prompt_length, budget, make_grammar):
+  with launch.user_errors(ValueError, ImportError, OSError):
+    grammar = make_grammar(pair)
+    processors = [
         *_penalties(pair, budget), *_thinking(pair),
+        *([grammar] if grammar else []),
+        # The last one: where it forbids all that a grammar allows, it is
+        # ignored.
         *_no_repeat(pair, prompt_length, budget),
-        *_momentum(pair, prompt_length, budget)])
+        *_momentum(pair, prompt_length, budget)]
+  return processed_pair.apply(pair, processors)
 
 
 def form() -> bool:

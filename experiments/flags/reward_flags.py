@@ -21,16 +21,10 @@ _REWARD = flags.DEFINE_string(
 
 
 class Judged(NamedTuple):
-  """The reward of a generation.
-
-  Attributes:
-    reward: a `dj.Reward`; None without one.
-    params: its parameters.
-    constraints: tree of `[1, ...]`, or None.
-  """
+  """The reward of a generation."""
   reward: dj.Reward | None = None
   params: Any = None
-  constraints: Any = None
+  constraints: Any = None  # Tree of `[1, ...]`.
 
   def arguments(self, pair, rows: int = 1) -> dict:
     """Returns what `mesh.generate` and `dj.generate` take of so many rows."""

@@ -49,20 +49,13 @@ _LEAST_EXPECTED = 5
 
 
 class Finding(NamedTuple):
-  """A line of the table.
-
-  Attributes:
-    name: of the setting.
-    same: tokens up to the first that differs from ours at temperature 0, of
-      all texts together, and all tokens.
-    p_value, control: of chi-square, by the right table and by a wrong one.
-    error: why the engine gave no answer, or "".
-  """
-  name: str
+  """A line of the table."""
+  name: str  # Of the setting.
+  # At temperature 0, tokens up to the first that differs from ours, and all.
   same: tuple[int, int] = (0, 0)
-  p_value: float = 0.0
-  control: float = 0.0
-  error: str = ""
+  p_value: float = 0.0  # Of chi-square by the right table.
+  control: float = 0.0  # By a wrong one.
+  error: str = ""  # Why the engine gave no answer.
 
   @property
   def is_right(self) -> bool:

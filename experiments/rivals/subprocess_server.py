@@ -28,16 +28,10 @@ class Failure(Exception):
 
 
 class Rival(NamedTuple):
-  """A server that runs.
-
-  Attributes:
-    process: its `subprocess.Popen`.
-    log: file with its stderr.
-    answer: to the request to load, with the device that it uses.
-  """
+  """A server that runs."""
   process: subprocess.Popen
-  log: Any
-  answer: dict
+  log: Any  # File with its stderr.
+  answer: dict  # To the request to load, with the device that it uses.
 
 
 def start(tool, load) -> Rival:

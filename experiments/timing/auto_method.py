@@ -220,7 +220,7 @@ def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
   """Yields samples for ever, text after text.
 
   The first result of a text has its prefill, and that of the first text
-  compiles: they are left out, unless texts end with them.
+  compiles: they are left out, as is a last one of fewer steps.
   """
   pair = model_pair.for_method(pair, method)
   for number in itertools.count():
@@ -231,16 +231,17 @@ def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
         target_params=pair.target_params, draft=pair.draft,
         draft_params=pair.draft_params, max_new_tokens=budget,
         sampling=sampling, eos_id=pair.eos_id)
-    before, count, begin = None, 0, time.perf_counter()
+    before, yielded, begin = None, False, time.perf_counter()
     for out in outs:
       sample = _sample(before, out, time.perf_counter() - begin)
-      count += before is not None
       if before is not None and sample.steps == steps:
         yield sample
+        yielded = True
       # Whoever asks for samples has timed others in between.
       before, begin = out, time.perf_counter()
     model_pair.check_logits(before)
-    if not count and number:
+    # A short text has no such sample, but is the best that there is.
+    if not yielded and number:
       yield sample
 
 
