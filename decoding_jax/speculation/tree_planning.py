@@ -13,16 +13,12 @@ import numpy as np
 
 from decoding_jax.speculation import expanders, verifiers
 
-# Probabilities are kept off 0 and 1, of which no count can be sure.
-_SURE = 1e-3
 # The longest stem that is looked at, a path before the first branching.
 _STEM = 3
-# Trials that the mean of a run counts for, where those of a position are few.
-_PRIOR = 5
 
 
 class Acceptance(NamedTuple):
-  """What is accepted where; see `acceptance`.
+  """What is accepted where; `metrics.acceptance_by_rank` counts it.
 
   Attributes:
     by_rank: `[K]`, of a sibling of each rank, those before it rejected.
@@ -62,29 +58,6 @@ class Plan(NamedTuple):
   tokens: float
   seconds: float
   rate: float
-
-
-def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
-               width) -> Acceptance:
-  """What counts of three runs say of acceptance.
-
-  Args:
-    tested_by_rank: `[K]`, of trees of siblings without replacement.
-    accepted_by_rank: `[K]`, of the same.
-    chain: `[D + 1]`, steps that accepted exactly 0, 1, ..., D drafts of a
-      chain.
-    beam: `[D' + 1]`, the same of a beam.
-    width: of the beam, at least 2.
-
-  Returns:
-    `Acceptance`. What was seldom seen is drawn to the mean of the run.
-  """
-  by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
-                         np.asarray(tested_by_rank, float)))
-  chain, beam = (np.log1p(-_by_depth(counts)) for counts in (chain, beam))
-  known = chain[np.minimum(np.arange(len(beam)), len(chain) - 1)]
-  return Acceptance(by_rank, chain / np.log1p(-by_rank[0]), np.maximum(
-      (beam / known - 1) / np.log(width), 0))
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
@@ -370,21 +343,5 @@ def _read_tree(choices, nodes):
   return tuple(children)
 
 
-def _by_depth(counts):
-  """`[D]`, the share accepted at each depth where those above were."""
-  at_least = np.cumsum(np.asarray(counts, float)[::-1])[::-1]
-  return _kept(_drawn(at_least[1:], at_least[:-1]))
-
-
-def _drawn(hits, trials):
-  """Shares of hits, of few trials drawn to the share of all."""
-  mean = (hits.sum() + 1) / (trials.sum() + 2)
-  return (hits + _PRIOR * mean) / (trials + _PRIOR)
-
-
 def _last(values, depth):
   return values[min(depth, len(values)) - 1]
-
-
-def _kept(chances):
-  return np.clip(np.asarray(chances, float), _SURE, 1 - _SURE)

@@ -130,7 +130,7 @@ def help_of(make) -> str:
 
   What knows all drafters or methods imports them all.
   """
-  return make() if any(x.lstrip("-").startswith("help")
+  return make() if any(x.lstrip("-").startswith(("help", "?"))
                        for x in sys.argv[1:]) else ""
 
 
@@ -252,7 +252,7 @@ def nearest(name, names) -> str:
   """Returns "did you mean x, y?" of the names nearest to one; else all."""
   close = difflib.get_close_matches(str(name), names, n=3)
   return (f"did you mean {', '.join(close)}?" if close else
-          f"there are {', '.join(names)}")
+          f"there are {', '.join(names)}.")
 
 
 def _check_numbers(name, value):

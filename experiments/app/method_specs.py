@@ -134,15 +134,15 @@ def check_name(name, where: str, more=()):
   if name in names:
     return
   if name in more:
-    hint = "it takes no sizes"
+    hint = "it takes no sizes."
   elif name in _ALIASES:
-    hint = f"it is {_ALIASES[name]} here"
+    hint = f"it is {_ALIASES[name]} here."
   elif name in (*_HEADS, *heads.names()):
     hint = ("it is a head, which drafts: --draft names its folder, and a "
-            "method is one such as rsd_s(3, 4)")
+            "method is one such as rsd_s(3, 4).")
   else:
     hint = launch.nearest(name, [*more, *names])
-  raise launch.UserError(f"{where}: {name!r} is no method: {hint}.")
+  raise launch.UserError(f"{where}: {name!r} is no method: {hint}")
 
 
 def call(text: str, where: str, takes, form: str = "a call of one of its names "

@@ -99,12 +99,6 @@ def threads(request) -> int:
   return request["threads"] or len(os.sched_getaffinity(0))
 
 
-def check_no_min_p(request) -> None:
-  """Raises a ValueError for min-p, which some engines lack."""
-  if request["min_p"]:
-    raise ValueError(f"min_p={request['min_p']}: this engine has none.")
-
-
 def _ask(rival, request):
   try:
     rival.process.stdin.write(json.dumps(request) + "\n")

@@ -1,9 +1,10 @@
 """Finds the fastest method for one or two models, a batch and this device.
 
 At most ten candidates decode a few steps at a time, in turn with plain
-decoding, for 20 seconds beside compilation; those that fall far behind the best
-one leave early. A table tells what was measured, and what the speed would be if
-the target scored a tree at the cost of one token.
+decoding, for 20 seconds; those that fall far behind the best one leave early.
+On a slow machine those are left out that would be compiled after a minute. A
+table tells what was measured, and what the speed would be if the target scored
+a tree at the cost of one token.
 """
 
 import itertools
@@ -29,35 +30,36 @@ from experiments.timing import forward_cost
 PLAIN = "autoregressive"
 # Rows up to which nodes of a tree are nearly free on most devices.
 _FEW = 4
-# By what drafts, and whether few rows are decoded together.
+# By what drafts, and whether few rows are decoded together; those that usually
+# win come first.
 _CANDIDATES = {
     ("model", True): (
-        "speculative(2, traversal)", "speculative(4, traversal)",
-        "speculative(7, traversal)", "rsd_s(2, 3)", "rsd_s(4, 4)",
-        "opt_tree(8, 3, 4)", "copy_or_draft(4)", "prompt_lookup(4, 2)"),
+        "speculative(4, traversal)", "rsd_s(2, 3)", "copy_or_draft(4)",
+        "speculative(2, traversal)", "speculative(7, traversal)",
+        "rsd_s(4, 4)", "opt_tree(8, 3, 4)", "prompt_lookup(4, 2)"),
     ("model", False): (
-        "speculative(1)", "speculative(2, traversal)",
-        "speculative(4, traversal)", "rsd_s(2, 2)", "prompt_lookup(3)",
-        "shared_budget(0.5, 4, 2)", "shared_budget(1, 4, 4)",
+        "speculative(2, traversal)", "speculative(1)",
+        "shared_budget(1, 4, 4)", "speculative(4, traversal)",
+        "shared_budget(0.5, 4, 2)", "rsd_s(2, 2)", "prompt_lookup(3)",
         "shared_budget(3, 4, 4)"),
     ("head", True): (
-        "speculative(2, traversal)", "speculative(4, traversal)",
-        "speculative(7, traversal)", "rsd_s(2, 3)", "rsd_s(4, 4)",
-        "rsd_s(6, 5)", "opt_tree(16, 6, 5)", "copy_or_draft(1, width=3)",
-        "copy_or_draft(4)"),
+        "speculative(4, traversal)", "copy_or_draft(1, width=3)",
+        "rsd_s(2, 3)", "speculative(2, traversal)", "copy_or_draft(4)",
+        "rsd_s(4, 4)", "speculative(7, traversal)", "opt_tree(16, 6, 5)",
+        "rsd_s(6, 5)"),
     ("head", False): (
-        "speculative(1)", "speculative(2, traversal)",
+        "speculative(2, traversal)", "speculative(1)", "copy_or_draft(2)",
         "speculative(4, traversal)", "rsd_s(2, 2)", "opt_tree(4, 2, 2)",
-        "copy_or_draft(2)", "prompt_lookup(3)"),
+        "prompt_lookup(3)"),
     ("none", True): (
-        "token_recycling((4, 4, 3), 4)", "token_recycling((3, 2, 1), 4)",
-        "prompt_lookup(2)", "prompt_lookup(4, 2)", "prompt_lookup(8)",
-        "suffix(8, 8, 8)", "suffix(16, 8, 16)"),
+        "token_recycling((4, 4, 3), 4)", "suffix(8, 8, 8)",
+        "prompt_lookup(4, 2)", "prompt_lookup(2)", "prompt_lookup(8)",
+        "token_recycling((3, 2, 1), 4)", "suffix(16, 8, 16)"),
     ("none", False): (
         "token_recycling((2, 1), 4)", "prompt_lookup(2)", "prompt_lookup(4)",
         "suffix(4, 4, 4)")}
-# Seconds of all samples, which begin once everything is compiled.
-_SECONDS = 20.0
+# Seconds of all samples, and seconds after which no candidate is compiled.
+_SECONDS, _COMPILING = 20.0, 60.0
 # Of one sample; more steps than _MOST_STEPS would end texts of _TOKENS early.
 _SPAN, _MOST_STEPS, _TOKENS = 0.1, 16, 128
 _ROUNDS = 24
@@ -101,9 +103,8 @@ class _Finding(NamedTuple):
 def methods(draft: Any = True, batch: int = 1) -> list[dj.Method]:
   """Returns what `choose` may run: plain decoding, then all candidates.
 
-  Args:
-    draft: a draft model or head; or whether there is one.
-    batch: rows decoded together.
+  `draft` is a draft model or head, or whether there is one; `batch` rows are
+  decoded together.
   """
   return [method_specs.read(spec) for spec in _specs(draft, batch)]
 
@@ -196,11 +197,13 @@ def _measure(start, specs) -> dict:
                  leave=False, dynamic_ncols=True) as bar:
     single = itertools.islice(start(PLAIN, 1), 5)
     steps = int(np.clip(_SPAN / min(x.seconds for x in single), 1, _MOST_STEPS))
-    running = {spec: start(spec, steps) for spec in specs}
-    for samples in running.values():
-      next(samples)  # Compiles.
+    running, begun = {}, time.monotonic()
+    for spec in specs:
+      if len(running) < 2 or time.monotonic() - begun < _COMPILING:
+        running[spec] = start(spec, steps)
+        next(running[spec])  # Compiles.
       bar.update()
-    found, begun = {spec: [] for spec in specs}, time.monotonic()
+    found, begun = {spec: [] for spec in running}, time.monotonic()
     bar.set_description("timing candidates")
     for number in range(_ROUNDS):
       for spec, samples in running.items():
@@ -246,14 +249,15 @@ def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
 
 
 def _sample(before, after, seconds):
-  """Returns what has happened between two results of a stream."""
-  sums = [jax.tree.map(lambda x: np.asarray(x).sum(axis=0), (
-      out.stats.emitted, out.stats.target_calls, out.stats.accepted_by_depth))
-          for out in (before, after) if out is not None]
-  steps = int(after.steps) - (int(before.steps) if before is not None else 0)
-  if before is None:
-    return _Sample(*sums[0], steps, seconds)
-  return _Sample(*(y - x for x, y in zip(*sums)), steps, seconds)
+  """Returns what has happened between two results of a stream; None: none."""
+  def counts(out):
+    stats = out.stats
+    return *(np.asarray(x).sum(axis=0) for x in (
+        stats.emitted, stats.target_calls, stats.accepted_by_depth)), int(
+            out.steps)
+
+  first = (0,) * 4 if before is None else counts(before)
+  return _Sample(*(y - x for x, y in zip(first, counts(after))), seconds)
 
 
 def _rate(samples) -> float:
