@@ -90,7 +90,7 @@ def _common():
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
       held_out_pairs=(),
-      # Shares of rows that are rebuilt from their completions: see `keywords`.
+      # Shares of rows rebuilt from their completions, see `parallel_text`.
       keyword_fraction=0.0,
       renamed_fraction=0.0,
       # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a

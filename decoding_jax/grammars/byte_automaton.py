@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding_jax.grammars import token_automaton, vocabulary_digest
+from decoding_jax.grammars import (finite_automata, token_automaton,
+                                   vocabulary_digest)
 from decoding_jax.grammars.finite_automata import Dfa, TooLarge
 from decoding_jax.grammars.token_automaton import Automaton
 from decoding_jax.types import NONE
@@ -41,10 +42,7 @@ def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
   """
   token_automaton.check_pieces(pieces)
   ends = token_automaton.end_tokens(eos_id, len(pieces))
-  table = np.full((len(dfa.moves), _BYTES), NONE, np.int32)
-  for row, arcs in zip(table, dfa.moves):
-    for low, high, to in arcs:
-      row[low:high + 1] = to
+  table = finite_automata.table(dfa, _BYTES)
   levels = vocabulary_digest.cached(_TRIES, 1, _levels, pieces, ends)
   arcs, count = {}, 0
   for states in _alike(table):

@@ -85,6 +85,11 @@ def begin(cache: Cache, batch: int, limit: int, slots: int, state,
       block=cache_lib.init_block(cache, slots), state=state, counts=counts)
 
 
+def pick(x, index):
+  """Returns `x[b, index[b]]` of each row b."""
+  return jax.vmap(lambda x, i: x[i])(x, index)
+
+
 def repeat(texts: Texts, width: int) -> Texts:
   """Returns `width` copies of each text, those of a text together."""
   return _each(lambda x: jnp.repeat(x, width, axis=1), texts)
@@ -92,7 +97,7 @@ def repeat(texts: Texts, width: int) -> Texts:
 
 def take(texts: Texts, index) -> Texts:
   """Returns texts `index [B, W']`, repeatedly if asked; one block for all."""
-  return _each(lambda x: jax.vmap(lambda x, i: x[i])(x, index), texts)
+  return _each(lambda x: pick(x, index), texts)
 
 
 def first(texts: Texts, width: int) -> Texts:
@@ -229,8 +234,7 @@ def grow(expand, width, context: Context, keys, i, logits,
                                   texts.alive[:, :logits.shape[1]])
   keys = jax.vmap(random.fold_in)(keys, i)
   tokens, parents, beam, counts = expand(keys, context, log_probs, texts, width)
-  own_log_probs = token_buffer.log_probs(
-      jax.vmap(lambda x, i: x[i])(logits, parents), tokens)
+  own_log_probs = token_buffer.log_probs(pick(logits, parents), tokens)
   new = take(texts, parents)
   # Slots of ended texts are those of others, and nothing attends to them.
   own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]

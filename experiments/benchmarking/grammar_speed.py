@@ -9,7 +9,6 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
-from experiments.devices import processed_pair
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
@@ -17,12 +16,7 @@ _PROMPT = "x = "
 
 
 def table(config, tasks):
-  """Returns the lines of a table of methods and engines.
-
-  Args:
-    config: of `configs.grammar`.
-    tasks: of `schema_tasks`; schemas that an engine refuses are left out.
-  """
+  """Returns the lines of a table of methods and engines on all schemas."""
   with launch.user_errors(OSError, ValueError):
     folders = [launch.model_folder(x) for x in (config.target, config.draft)]
     pair = model_pair.with_params(model_pair.open_pair(*folders))
@@ -42,7 +36,7 @@ def _run(config, pair, pieces, method, make, task):
   """Returns the counts of one schema."""
   processor, params = make(task.schema, pieces, pair.eos_id)
   if processor:
-    pair = processed_pair.apply(pair, [(processor, params)])
+    pair = mesh.with_processors(pair, [(processor, params)])
   prompt = pair.tokenizer.encode(_PROMPT).ids
   prompts = np.tile(np.int32(prompt), (config.rows, 1))
   lengths = np.full(config.rows, len(prompt), np.int32)

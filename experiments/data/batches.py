@@ -6,38 +6,29 @@ import numpy as np
 
 
 class Batch(NamedTuple):
-  """Rows of text.
-
-  Attributes:
-    tokens: `[B, T + 1]` int32, inputs and targets overlapping.
-    weights: `[B, T]` float32, of the loss of each target.
-    rows: `[B]` int32, their numbers in `Data.rows`; None without it.
-    features: of the teacher, `[B, T, F]` of each layer that is kept; none where
-      they are not on disk, see `experiments.training.feature_shards`.
-  """
-  tokens: np.ndarray
-  weights: np.ndarray
+  """Rows of text."""
+  tokens: np.ndarray  # `[B, T + 1]` int32, inputs and targets overlapping
+  weights: np.ndarray  # `[B, T]` float32, of the loss of each target
+  # `[B]` int32, their numbers in `Data.rows`; None without it.
   rows: Optional[np.ndarray] = None
+  # Of the teacher, `[B, T, F]` of each layer that is kept; none where they are
+  # not on disk, see `experiments.training.feature_shards`.
   features: tuple = ()
 
 
 class Data(NamedTuple):
-  """Training and held-out data of a run; all functions are deterministic.
-
-  Attributes:
-    train: `(step, samples) -> Batch`, a function of the step, so that a resumed
-      run sees the same batches; `samples` of `teacher_samples`, or None.
-    held_out: `(count) -> Batch` of at most `count` rows.
-    prompts: `(count) -> (tokens [R, P], lengths [R])` of the train split, which
-      a teacher continues; None without a teacher.
-    eos_id: token that ends a text of the teacher; None: another text follows.
-    rows: `(tokens [R, L], ends [R])`, all texts that batches take, the held-out
-      ones included; None if each batch draws its own.
-  """
+  """Training and held-out data of a run; all functions are deterministic."""
+  # `(step, samples) -> Batch`, a function of the step, so that a resumed run
+  # sees the same batches; `samples` of `teacher_samples`, or None.
   train: Callable[[int, Optional[np.ndarray]], Batch]
-  held_out: Callable[[int], Batch]
+  held_out: Callable[[int], Batch]  # `(count) -> Batch` of at most `count` rows
+  # `(count) -> (tokens [R, P], lengths [R])` of the train split, which a
+  # teacher continues; None without a teacher.
   prompts: Optional[Callable[[int], tuple[np.ndarray, np.ndarray]]] = None
+  # Token that ends a text of the teacher; None: another text follows.
   eos_id: Optional[int] = None
+  # `(tokens [R, L], ends [R])`, all texts that batches take, the held-out ones
+  # included; None if each batch draws its own.
   rows: Optional[tuple[np.ndarray, np.ndarray]] = None
 
 
@@ -76,8 +67,13 @@ def train_batch(config, step: int, tokens: np.ndarray,
 def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
   """Returns at most `count` windows `[W, length + 1]`, evenly over `[n]`."""
   count = min(count, (len(tokens) - 1) // length)
-  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
+  starts = spread(len(tokens) - length, count)
   return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def spread(total: int, count: int) -> np.ndarray:
+  """Returns at most `count` row numbers, evenly over `total` rows."""
+  return np.linspace(0, total - 1, min(count, total)).astype(np.int64)
 
 
 def check_ascending(config) -> None:

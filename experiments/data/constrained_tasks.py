@@ -17,7 +17,6 @@ from decoding_jax import argument_checks
 from experiments.app import launch
 from experiments.data import constraint_file
 from experiments.data import constraint_prompts
-from experiments.data import dialogues
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
@@ -33,18 +32,11 @@ _SPARE = 4
 
 
 class Task(NamedTuple):
-  """Examples of constrained decoding.
-
-  Attributes:
-    prompts: tokens of each.
-    references: a good text for each.
-    eos_id: tokens that end a text, or None.
-    judge: the reward, and what is reported of it.
-  """
-  prompts: list[list[int]]
-  references: list[str]
-  eos_id: Any
-  judge: task_rewards.Judge
+  """Examples of constrained decoding."""
+  prompts: list[list[int]]  # tokens of each
+  references: list[str]  # a good text for each
+  eos_id: Any  # tokens that end a text, or None
+  judge: task_rewards.Judge  # the reward, and what is reported of it
 
 
 def load(config, pair) -> Task:
@@ -216,7 +208,7 @@ def _harmless(config, pair):
                                 python_corpus.HELD_OUT)
   encode = _dialogue_encoder(config, pair.tokenizer)
   encoded = ((encode(before), answer.strip()) for before, _, answer in (
-      chosen.rpartition(dialogues.ANSWER) for chosen, _ in found))
+      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in found))
   # A chat that is cut off would lose its template.
   size = config.prompt_length
   fitting = (x for x in encoded if not config.chat or len(x[0]) <= size)
@@ -237,11 +229,12 @@ def _harmless(config, pair):
 def _dialogue_encoder(config, tokenizer):
   """Returns a function from a dialogue before its last answer to tokens."""
   if not config.chat:
-    return lambda text: dialogues.encode(tokenizer, text + dialogues.ANSWER)
+    return lambda text: preference_pairs.encode(
+        tokenizer, text + preference_pairs.ANSWER)
   encode = constraint_prompts.of_chats(config, tokenizer)
   system = [{"role": "system", "content": config.system}]
   return lambda text: encode(
-      system * bool(config.system) + dialogues.messages(text))
+      system * bool(config.system) + preference_pairs.messages(text))
 
 
 _TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,

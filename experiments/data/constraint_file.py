@@ -23,18 +23,13 @@ WORDS, BANNED, REFERENCE = "words", "banned", "reference"
 
 
 class Example(NamedTuple):
-  """A record of the file.
-
-  Attributes:
-    fields: texts by their names in the template; `words` are joined by commas.
-    words: forms of each word that the text must contain.
-    banned: the one list of forms that it must not contain; empty for none.
-    reference: a good text; "" if there is none.
-  """
+  """A record of the file."""
+  # Texts by their names in the template; `words` are joined by commas.
   fields: dict[str, str]
-  words: list[list[str]]
+  words: list[list[str]]  # forms of each word that the text must contain
+  # The one list of forms that it must not contain; empty for none.
   banned: list[list[str]]
-  reference: str
+  reference: str  # a good text; "" if there is none
 
 
 def load(path: str, count: int) -> list[Example]:

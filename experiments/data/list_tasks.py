@@ -18,14 +18,11 @@ NUMBERS = tuple(str(i) for i in range(1, LONGEST + 2))
 
 
 class Task(NamedTuple):
-  """A task with prompts of words.
-
-  Attributes:
-    draw: `(rng) -> (arguments, given, answer)`, lists of words: at most two
-      arguments, what is given, and one right answer.
-    is_right: `(arguments, given, answer) -> bool`, of any answer.
-  """
+  """A task with prompts of words."""
+  # `(rng) -> (arguments, given, answer)`, lists of words: at most two
+  # arguments, what is given, and one right answer.
   draw: Callable[..., tuple[list[str], list[str], list[str]]]
+  # `(arguments, given, answer) -> bool`, of any answer.
   is_right: Callable[[list[str], list[str], list[str]], bool]
 
 

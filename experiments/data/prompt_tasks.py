@@ -28,23 +28,18 @@ _FILES = pathlib.Path(__file__).parent
 
 
 class Examples(NamedTuple):
-  """Prompts to decode.
-
-  Attributes:
-    prompts: tokens of each, of any lengths.
-    references: a text for each; None if the task has none.
-    eos_id: tokens that end a row; None: rows are equally long.
-    stop: string at which a text is cut off before it is scored; "" for none.
-    metrics: names of `text_metrics.CORPUS` that score the texts.
-    note: a sentence about the choice of prompts; "" for none.
-    categories: of each prompt; None if records have none.
-  """
-  prompts: list[list[int]]
+  """Prompts to decode."""
+  prompts: list[list[int]]  # tokens of each, of any lengths
+  # A text for each; None if the task has none.
   references: Optional[list[str]] = None
+  # Tokens that end a row; None: rows are equally long.
   eos_id: Optional[tuple[int, ...]] = None
+  # String at which a text is cut off before it is scored; "" for none.
   stop: str = ""
+  # Names of `text_metrics.CORPUS` that score the texts.
   metrics: tuple[str, ...] = ()
-  note: str = ""
+  note: str = ""  # a sentence about the choice of prompts; "" for none
+  # Of each prompt; None if records have none.
   categories: Optional[list[str]] = None
 
 

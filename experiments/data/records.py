@@ -12,14 +12,9 @@ from models.folders import hub
 
 
 class Record(NamedTuple):
-  """An example as read.
-
-  Attributes:
-    where: file and line, for messages.
-    value: a JSON value.
-  """
-  where: str
-  value: Any
+  """An example as read."""
+  where: str  # file and line, for messages
+  value: Any  # a JSON value
 
 
 def load(data, dataset=None, by_line=False, name="data") -> list[Record]:

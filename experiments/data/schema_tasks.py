@@ -48,20 +48,12 @@ _SHIPPED = (
 
 
 class SchemaTask(NamedTuple):
-  """A schema, and values that are valid by it and that are not.
-
-  Attributes:
-    name: of the schema.
-    schema: as parsed from JSON.
-    valid: values.
-    invalid: values.
-    features: what the schema has, for tables.
-  """
+  """A schema, and values that are valid by it and that are not."""
   name: str
-  schema: Any
+  schema: Any  # as parsed from JSON
   valid: list
   invalid: list
-  features: tuple[str, ...]
+  features: tuple[str, ...]  # what the schema has, for tables
 
 
 def shipped() -> list[SchemaTask]:

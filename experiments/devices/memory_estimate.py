@@ -36,35 +36,24 @@ _OF_STEP = 2
 
 
 class Ways(NamedTuple):
-  """Number of parts that a mesh divides arrays into.
-
-  Attributes:
-    layers: of parameters, keys and values, scores and vocabularies.
-    rows: of arrays with an axis of rows, in addition to layers.
-    drafts: of what the draft has alone, keys and values too; 0: as `layers`.
-  """
-  layers: int = 1
-  rows: int = 1
+  """Number of parts that a mesh divides arrays into."""
+  layers: int = 1  # of parameters, keys and values, scores and vocabularies
+  rows: int = 1  # of arrays with an axis of rows, in addition to layers
+  # Of what the draft has alone, keys and values too; 0: as `layers`.
   drafts: int = 0
 
 
 class Need(NamedTuple):
-  """Bytes on each device.
-
-  Attributes:
-    weights: of both models.
-    caches: of both models, of logits processors beside them, and what a
-      drafter carries.
-    logits: of the target at the nodes of a tree, and distributions of the
-      drafter.
-    masks: ancestor masks of a tree, the drafted one and that of its scoring.
-    temporaries: of the largest forward.
-  """
-  weights: int
+  """Bytes on each device."""
+  weights: int  # of both models
+  # Of both models, of logits processors beside them, and what a drafter
+  # carries.
   caches: int
+  # Of the target at the nodes of a tree, and distributions of the drafter.
   logits: int
+  # Ancestor masks of a tree, the drafted one and that of its scoring.
   masks: int
-  temporaries: int
+  temporaries: int  # of the largest forward
 
 
 def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):

@@ -21,7 +21,6 @@ from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_kind
-from experiments.devices import layer_scan
 from experiments.devices import memory_estimate
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -50,7 +49,7 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Number of processes; 1 runs one alone.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None,
                                    "Number of this process, from 0.")
-flags.adopt_module_key_flags(layer_scan)
+flags.adopt_module_key_flags(draft_kind)
 
 
 class _Run(NamedTuple):
@@ -269,6 +268,23 @@ def on_all(mesh, tree):
   return tree if mesh is None else put(mesh, PartitionSpec(), tree)
 
 
+def with_processors(pair, processors):
+  """Applies (processor, parameters) pairs to target and draft.
+
+  A head has no state of its tokens: what it drafts may be refused.
+  """
+  for processor, params in processors:
+    params = on_all(pair.mesh, params)
+    target, target_params = dj.processors.apply(
+        processor, params, pair.target, pair.target_params)
+    pair = pair._replace(target=target, target_params=target_params)
+    if isinstance(pair.draft, dj.LanguageModel):
+      draft, draft_params = dj.processors.apply(
+          processor, params, pair.draft, pair.draft_params)
+      pair = pair._replace(draft=draft, draft_params=draft_params)
+  return pair
+
+
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
              rows=None, prefill_chunk=None, draft_sampling=None):
@@ -285,15 +301,11 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
   shared = shared_prefix.of_batch(pair, prompts, lengths, rows)
+  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
+             prefill_chunk, draft_sampling, shared)
+  params = pair.target_params, pair.draft_params, reward_params
   if pair.mesh is None:
-    return dj.generate(
-        keys, *_prompts(prompts, lengths, shared), method=method,
-        target=pair.target, target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
-        sampling=sampling, draft_sampling=draft_sampling, eos_id=eos_id,
-        reward=reward, reward_params=reward_params, constraints=constraints,
-        rows=rows, prefill_chunk=prefill_chunk,
-        shared_prefix=prompts[0, :shared] if shared else None)
+    return _decode(run, sampling, (keys, prompts, lengths, constraints), params)
   if mesh_shapes.has_roles(pair.mesh):
     with launch.user_errors(ValueError):
       return jax.tree.map(np.asarray, roles.generate(
@@ -303,20 +315,25 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
           max_new_tokens=max_new_tokens, sampling=sampling,
           draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
           rows=rows, prefill_chunk=prefill_chunk))
-  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             prefill_chunk, draft_sampling, shared)
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
-      run, batch, np.float32(sampling.temperature),
-      (pair.target_params, pair.draft_params, reward_params)))
+      run, batch, np.float32(sampling.temperature), params))
 
 
-def _prompts(prompts, lengths, shared):
-  """Returns what is a row's own of prompts, and how long it is."""
-  return prompts[:, shared:], lengths - shared
+def _decode(run, sampling, batch, params):
+  keys, prompts, lengths, constraints = batch
+  target_params, draft_params, reward_params = params
+  return dj.generate(
+      keys, prompts[:, run.shared:], lengths - run.shared, method=run.method,
+      target=run.target, target_params=target_params, draft=run.draft,
+      draft_params=draft_params, max_new_tokens=run.max_new_tokens,
+      sampling=sampling, draft_sampling=run.draft_sampling, eos_id=run.eos_id,
+      reward=run.reward, reward_params=reward_params, constraints=constraints,
+      rows=run.rows, prefill_chunk=run.prefill_chunk,
+      shared_prefix=prompts[0, :run.shared] if run.shared else None)
 
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
@@ -360,20 +377,10 @@ def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
 @functools.partial(programs.jit, static_argnums=(0,))
 def _generate(run: _Run, batch, temperature, params):
   def of_rows(batch, temperature, params):
-    keys, prompts, lengths, constraints = batch
     sampling = run.sampling
     if sampling.temperature:
       sampling = sampling.replace(temperature=temperature)
-    target_params, draft_params, reward_params = params
-    out = dj.generate(
-        keys, *_prompts(prompts, lengths, run.shared), method=run.method,
-        target=run.target, target_params=target_params, draft=run.draft,
-        draft_params=draft_params, max_new_tokens=run.max_new_tokens,
-        sampling=sampling, draft_sampling=run.draft_sampling,
-        eos_id=run.eos_id, reward=run.reward, reward_params=reward_params,
-        constraints=constraints, rows=run.rows,
-        prefill_chunk=run.prefill_chunk,
-        shared_prefix=prompts[0, :run.shared] if run.shared else None)
+    out = _decode(run, sampling, batch, params)
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()

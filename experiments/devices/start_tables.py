@@ -33,16 +33,10 @@ _SUFFIX = ".npz"
 
 
 class StartTable(NamedTuple):
-  """What drafters of a kind begin with.
-
-  Attributes:
-    kind: one of `KINDS`.
-    params: `draft_params` of such a method, see there.
-    path: file that it was read from; "" for none.
-  """
-  kind: str
-  params: dj.types.Params
-  path: str = ""
+  """What drafters of a kind begin with."""
+  kind: str  # one of `KINDS`
+  params: dj.types.Params  # `draft_params` of such a method, see there
+  path: str = ""  # file that it was read from; "" for none
 
 
 def is_file(draft) -> bool:

@@ -11,7 +11,7 @@ import decoding_jax as dj
 from decoding_jax.validation import values
 from experiments.app import launch
 from experiments.devices import model_pair
-from experiments.devices import processed_pair
+from experiments.devices import mesh as mesh_lib
 from experiments.flags import grammar_engine
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -81,7 +81,7 @@ def _applied(pair, prompt_length, budget, make_grammar):
         # ignored.
         *_no_repeat(pair, prompt_length, budget),
         *_momentum(pair, prompt_length, budget)]
-  return processed_pair.apply(pair, processors)
+  return mesh_lib.with_processors(pair, processors)
 
 
 def form() -> bool:

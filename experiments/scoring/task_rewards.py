@@ -12,57 +12,33 @@ from models.transformer import reward_model
 
 
 class Judge(NamedTuple):
-  """A reward of a task, with its parameters.
-
-  Attributes:
-    reward: a `dj.Reward`.
-    params: its parameters.
-    constraints: tree of `[R, ...]`, one entry per example; or None.
-    scores: names of `SCORES` to report.
-    host_params: of a reward on the host, for its digest.
-    second: `(texts, prompts) -> [N]`, another reward of finished texts, which
-      no method sees; or None.
-  """
+  """A reward of a task, with its parameters."""
   reward: dj.Reward
   params: Any
-  constraints: Any
-  scores: tuple[str, ...]
-  host_params: Any = None
+  constraints: Any  # tree of `[R, ...]`, one entry per example; or None
+  scores: tuple[str, ...]  # names of `SCORES` to report
+  host_params: Any = None  # of a reward on the host, for its digest
+  # `(texts, prompts) -> [N]`, another reward of finished texts, which no method
+  # sees; or None.
   second: Any = None
 
 
 class Score(NamedTuple):
-  """A score of a text, computed from its reward.
-
-  Attributes:
-    of: `reward -> score`.
-    scale: factor of the reported mean.
-    digits: decimals of the reported mean.
-    title: of a column.
-    axis: label of an axis.
-    change: words before and after a difference.
-    runs_model: whether the reward runs a model.
-  """
-  of: Callable[[float], float]
-  scale: float
-  digits: int
+  """A score of a text, computed from its reward."""
+  of: Callable[[float], float]  # `reward -> score`
+  scale: float  # factor of the reported mean
+  digits: int  # decimals of the reported mean
   title: str
   axis: str
-  change: tuple[str, str]
-  runs_model: bool
 
 
 # Methods are compared by the first of them that a task has.
 SCORES = {
     "hard": Score(lambda value: int(constraints.hard_coverage(value)), 100, 1,
-                  "hard, %", "all words present, % of examples",
-                  ("hard coverage", " points"), False),
-    "soft": Score(float, 100, 1, "soft, %", "words present, %",
-                  ("soft coverage", " points"), False),
-    "reward": Score(float, 1, 3, "reward", "reward of the text",
-                    ("reward", ""), True),
-    "second": Score(float, 1, 3, "second reward", "second reward of the text",
-                    ("second reward", ""), True),
+                  "hard, %", "all words present, % of examples"),
+    "soft": Score(float, 100, 1, "soft, %", "words present, %"),
+    "reward": Score(float, 1, 3, "reward", "reward of the text"),
+    "second": Score(float, 1, 3, "second reward", "second reward of the text"),
 }
 
 

@@ -17,16 +17,11 @@ from decoding_jax.types import NONE
 
 
 class Traces(NamedTuple):
-  """Blocks of positions, one of each forward.
-
-  Attributes:
-    confidence: `[R, S]` float32, 1 where a position was filled already.
-    final: `[R, S]` bool, whether the model's token is the last one.
-    masked: `[R, S]` bool, where there was something to decide.
-  """
+  """Blocks of positions, one of each forward."""
+  # `[R, S]` float32, 1 where a position was filled already.
   confidence: np.ndarray
-  final: np.ndarray
-  masked: np.ndarray
+  final: np.ndarray  # `[R, S]` bool, whether the model's token is the last one
+  masked: np.ndarray  # `[R, S]` bool, where there was something to decide
 
 
 def traces(filled, block: int) -> Traces:

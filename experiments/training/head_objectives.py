@@ -40,19 +40,12 @@ KINDS = {name: kind._replace(module=module)
 
 
 class Chosen(NamedTuple):
-  """A head to be trained.
-
-  Attributes:
-    kind: one of `KINDS`.
-    config: of the head.
-    target: the architecture of its target.
-    depth: levels that it is to draft.
-    tokens: `[N]` int32 that it can draft, ascending; None for all.
-  """
-  kind: training.Kind
+  """A head to be trained."""
+  kind: training.Kind  # one of `KINDS`
   config: Any
-  target: transformer.Config
-  depth: int
+  target: transformer.Config  # the architecture of its target
+  depth: int  # levels that it is to draft
+  # `[N]` int32 that it can draft, ascending; None for all.
   tokens: np.ndarray | None = None
 
   @property

@@ -64,7 +64,7 @@ def log_acceptance(teacher, student, weights=None):
 
 
 def block_verification(teacher, student, tokens, weights):
-  """Returns the share of a chain of drafted tokens that is rejected as a block.
+  """Returns the share of a drafted chain that is rejected as a block.
 
   Block verification (arXiv 2403.10444) keeps i tokens x of a chain with
   probability p_i = min(1, p_{i-1} t(x_i) / d(x_i)), so that E[sum_i p_i] tokens
@@ -75,16 +75,9 @@ def block_verification(teacher, student, tokens, weights):
 
   which has a gradient, lies in [0, 1] and needs no draft. A loss of this aim is
   that of arXiv 2609.34832, of which we know the summary alone; the estimate is
-  our own derivation.
-
-  Args:
-    teacher: logits `[B, L, N, V]`, of L levels of N chains a row.
-    student: logits `[B, L, N, V]`.
-    tokens: `[B, L, N]` int32, what follows in the text.
-    weights: `[B, L, N]`; what follows a level without weight does not count.
-
-  Returns:
-    A scalar, one minus the mean over levels of what is accepted.
+  our own derivation. Logits are `[B, L, N, V]`, of L levels of N chains a row;
+  `tokens` `[B, L, N]` follow in the text; what comes after a level without
+  weight does not count.
   """
   logs = _log_probs(teacher, student)
   of_text = [jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0]

@@ -15,6 +15,7 @@ import decoding_jax as dj
 from decoding_jax.validation import keys as row_keys
 from experiments.app import multihost
 from experiments.devices import mesh as mesh_lib
+from experiments.training import array_files
 
 
 def load_or_write(path, config, data, teacher):
@@ -27,9 +28,8 @@ def load_or_write(path, config, data, teacher):
   """
   path = pathlib.Path(path)
   shape = config.sample_rows, config.sample_length
-  if not multihost.from_first(lambda: _is_whole(path, shape)):
-    samples = _write(config, data, teacher)
-    multihost.from_first(lambda: _save(path, samples))
+  array_files.keep(path, lambda: _write(config, data, teacher),
+                   lambda: _is_whole(path, shape))
   return _load(path, shape)
 
 
@@ -44,13 +44,6 @@ def _is_whole(path, shape):
     print(f"'{path}' is damaged ({e}): samples are written again.",
           file=sys.stderr)
     return False
-
-
-def _save(path, samples):
-  partial = path.with_suffix(".partial")
-  with open(partial, "wb") as f:
-    np.save(f, samples)
-  partial.replace(path)
 
 
 def _load(path, shape):

@@ -75,12 +75,7 @@ def of_texts(texts) -> Dfa:
   nfa = Nfa()
   start, end = finite_automata.add_state(nfa), finite_automata.add_state(nfa)
   for text in texts:
-    state = start
-    for character in text:
-      after = finite_automata.add_state(nfa)
-      nfa.moves[state].append((ord(character), ord(character), after))
-      state = after
-    nfa.empty[state].append(end)
+    nfa.empty[finite_automata.add_text(nfa, start, map(ord, text))].append(end)
   return finite_automata.determinise(nfa, start, {end})
 
 

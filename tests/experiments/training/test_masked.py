@@ -28,7 +28,7 @@ def test_the_loss_is_that_of_masked_places_alone():
       jax.random.key(0), config)
   tokens = np.array([[1, 2, 3, 4], [5, 4, 3, 2]])
   weights = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
-  found = training_steps.masked_diffusion(lm)(
+  found = training_steps.objective(training_steps.MASKED, lm)(
       params, batches.Batch(tokens, weights))
   # Mask 6 in place of what is predicted; each row counts the same.
   logits = np.asarray(transformer.bidirectional_logits(
