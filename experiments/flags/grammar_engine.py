@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.grammars import grammar_source
 from experiments.app import multihost
 
 AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR = (
@@ -79,6 +78,7 @@ def of_schema(schema, pieces, eos_id):
 
 def of_grammar(text, pieces, eos_id):
   """Returns the processor of a grammar of GBNF or Lark, and its parameters."""
+  from decoding_jax.grammars import grammar_source  # Few runs need it.
   gbnf = grammar_source.is_gbnf(text)
   if _ENGINE.value == AUTOMATON or _ENGINE.value == XGRAMMAR and not gbnf:
     raise ValueError(f"--grammar_engine={_ENGINE.value}: it does not read "

@@ -5,8 +5,6 @@ import json
 from absl import flags
 
 from experiments.app import launch
-from experiments.data import records
-from models.text import chat_template
 from models.text import tokenizer_files
 
 CHAT = flags.DEFINE_bool(
@@ -31,6 +29,7 @@ def encoder(tokenizer, target, now=None):
         raise launch.UserError(f"--{flag.name}={flag.value!r} needs --chat.")
     return lambda prompt: tokenizer_files.encode(tokenizer, prompt).ids
   arguments = _arguments()
+  from models.text import chat_template  # Few runs need it.
   with launch.user_errors(OSError, ValueError):
     write = chat_template.encoder(launch.model_folder(target), tokenizer, now,
                                   arguments)
@@ -76,6 +75,7 @@ def encode(prompt, tokenizer, target) -> list[int]:
 
 def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
   """Returns the tokens of each prompt in the field of a file's records."""
+  from experiments.data import records  # Few runs need it, as below.
   if not path:
     raise launch.UserError("--prompts is empty: a file is needed.")
   encode_ = encoder(tokenizer, target, now)
@@ -88,6 +88,7 @@ def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
 
 
 def _encoded(encode_, record, field):
+  from experiments.data import records
   prompt = record.value
   if isinstance(prompt, dict):
     found = records.find(record, field)
