@@ -36,7 +36,7 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
+PROGRAMS = ("__main__", "benchmark", "cdsl", "complete", "convert", "device_check",
             "diffusion", "estimate", "exactness", "generate", "grammar",
             "parity", "rsd", "train")
 EXPERIMENTS = [
