@@ -257,8 +257,7 @@ class Config:
       if len(given) > 1:
         raise ValueError(f"transformer {' and '.join(given)}: only one of them "
                          "is allowed.")
-    if self.linear_key_heads:
-      _check_linear(self)
+    _check_linear(self)
     turned = self.rope_part * self.head_dim
     if self.positions == "rope" and not 2 <= turned <= self.head_dim:
       raise ValueError(
@@ -311,8 +310,10 @@ def _check_groups(config):
 
 
 def _check_latent(config):
-  """Raises ValueError for sizes that latent attention cannot have."""
+  """Raises ValueError for fields that the type of attention cannot have."""
   if not config.latent_dim:
+    _check_unread(config, ("query_rank", "plain_dim", "value_dim",
+                           "rope_interleaved"), "latent_dim")
     return
   needed = {"num_kv_heads": config.num_kv_heads == 1,
             "positions": config.positions == "rope",
@@ -320,18 +321,33 @@ def _check_latent(config):
             "rope_part": config.rope_part == 1,
             **{name: not getattr(config, name) for name in (
                 "bias", "qkv_bias", "out_bias", "qk_norm", "joint_qk_norm",
-                "window")}}
+                "attention_gate", "window")}}
   for name, holds in needed.items():
     if not holds:
       raise ValueError(
           f"transformer {name}={getattr(config, name)!r}: latent attention "
           f"(latent_dim={config.latent_dim}) needs num_kv_heads=1, value_dim, "
           "rotary positions of all of head_dim, and neither biases, norms of "
-          "heads nor windows.")
+          "heads, gates nor windows.")
+
+
+def _check_unread(config, names, needed):
+  """Raises ValueError for fields that nothing reads where `needed` is 0."""
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if field.name in names and value != field.default:
+      raise ValueError(f"transformer {field.name}={value!r}, {needed}=0: no "
+                       f"layer reads it without {needed}.")
 
 
 def _check_linear(config):
   """Raises ValueError unless layers with a state can be as they are given."""
+  if not config.linear_key_heads:
+    _check_unread(config, (
+        "linear_layer", "linear_value_heads", "linear_key_dim",
+        "linear_value_dim", "linear_conv", "attention_layers"),
+                  "linear_key_heads")
+    return
   if not (config.linear_value_heads > 0 and config.linear_conv > 1
           and not config.linear_value_heads % config.linear_key_heads
           and config.linear_key_dim > 0 and config.linear_value_dim > 0):

@@ -177,11 +177,25 @@ def init(key, config: architecture.Config) -> types.Params:
   Returns:
     The "params" collection of `decoder.Decoder`.
   """
+  if config.scan_layers:
+    return _init_scanned(key, config)
   kernels.prepare()  # Before anything is traced that may call them.
   # Shapes of activations are enough: only parameters are computed.
   tokens, cache, block, mask = _one_token(config)
   return decoder.Decoder(config).lazy_init(key, tokens, tokens, cache, block,
                                            0, mask)["params"]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _init_scanned(key, config):
+  """Returns parameters of scanned layers: one is traced, with many keys."""
+  few = _few(config)
+  params, last = init(key, few), f"layer_{few.num_layers - 1}"
+  rest = {name: x for name, x in params["layers"].items() if name != last}
+  keys = jax.random.split(key, config.num_layers - config.layers_ahead)
+  # The compiler leaves out all else that is made for each key.
+  stack = jax.vmap(lambda key: init(key, few)["layers"][last])(keys)
+  return {**params, "layers": {**rest, "layer": stack}}
 
 
 def abstract_params(config: architecture.Config) -> types.Params:
