@@ -162,6 +162,19 @@ def _phi3_fields(config):
   return {"partial_rotary_factor": config.rope_part, "pad_token_id": None}
 
 
+def part_of(config, path):
+  """Returns where in a tensor of Phi-3 a parameter is, as `qwen3_next.part_of`.
+  """
+  name = path[1]
+  if name in ("query", "key", "value"):
+    heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+    sizes = tuple(number * config.head_dim for number in heads)
+    return sizes, 1, ("query", "key", "value").index(name)
+  if name in ("gate", "up"):
+    return (1, 1), 1, ("gate", "up").index(name)
+  return (1,), 1, 0
+
+
 def _smollm3(fields, found):
   """Reads which layers are not rotated: every n-th, or none."""
   num_layers = found["num_layers"]
@@ -315,6 +328,11 @@ FAMILIES = {
     "mimo": Family(
         fixed={"family": "qwen2", "qkv_bias": True, "out_bias": False},
         windows=_SWITCHED, read=_mimo),
-    "phi3": Family(eps=1e-5, windows=_ALWAYS, write=_phi3_fields),
+    "phi3": Family(
+        eps=1e-5, windows=_ALWAYS, write=_phi3_fields,
+        names={**{f"attention/{name}": "self_attn.qkv_proj"
+                  for name in ("query", "key", "value")},
+               **{f"feed_forward/{name}": "mlp.gate_up_proj"
+                  for name in ("gate", "up")}}),
     "mistral": Family(windows=_ALWAYS),
     "llama": Family(biases=_BIASES)}

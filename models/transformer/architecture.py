@@ -1,23 +1,9 @@
 """One decoder for several families of published models.
 
-Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU. Mistral
-adds a sliding window, Qwen2 biases of query, key and value, Qwen3 norms of
-query and key, SmolLM3 layers without positions, Granite scaling factors. OLMo 2
-has its norms after attention and feed-forward layer, OLMo 3 windows in most
-layers as well. Phi-3 is a Llama with other tensor names. Mixtral, Qwen3-MoE and
-OLMoE have mixtures of experts, Qwen2-MoE a shared expert too. DeepSeek-V2 and
-DeepSeek-V3 have latent attention, and mixtures in all layers but the first.
-Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
-GELU. Gemma 2 adds norms after the layers, soft caps of scores and logits, and
-windows in every other layer; Gemma 3 has the norms of Qwen3, and other rotary
-bases for layers with a window than for those without.
-OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms after
-the layers, and projections around them. GPT-2: the same with GELU. StarCoder2:
-the same with rotary positions. GPT-NeoX: rotary positions for a part of the
-channels, attention and feed-forward layer in parallel.
-Qwen3-Next and Qwen3.5: gated delta layers, which have a state, and every few
-layers attention, whose output has a gate; norms as Gemma's. Granite 4.0 H:
-Mamba-2 layers, and a few of attention without positions.
+A family is a set of values of `Config`: of Llama (RMSNorm, rotary positions,
+grouped-query attention, gated SiLU) and its kin, Gemma, OPT, GPT-2, GPT-NeoX,
+StarCoder2, of mixtures of experts, of latent attention (DeepSeek), and of
+layers with a state (Qwen3-Next, Granite 4.0 H). `models.huggingface` has them.
 """
 
 import dataclasses
