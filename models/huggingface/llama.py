@@ -81,18 +81,23 @@ def _feed_forward(fields, family):
     return {"hidden_dim": _take(fields, "intermediate_size")}
   number, width, chosen = FAMILIES[family].experts
   if family.startswith("qwen"):
-    # Layers without experts, of which some versions have a few.
-    config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
-    config_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
-    fields.pop("intermediate_size", None)
-  if family == "qwen3_moe":
-    # Transformers 5 calls it so.
-    fields.setdefault(number, fields.pop("num_local_experts", None))
+    take_dense_layers(fields, family)
   normalize = family == "mixtral" or _take(fields, "norm_topk_prob", False)
   return {"hidden_dim": _take(fields, width),
           "num_experts": _take(fields, number),
           "experts_per_token": _take(fields, "num_experts_per_tok", chosen),
           "normalize_experts": normalize}
+
+
+def take_dense_layers(fields, family):
+  """Refuses layers of Qwen without experts, of which some versions have a few.
+  """
+  config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
+  config_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
+  fields.pop("intermediate_size", None)
+  if family != "qwen2_moe":
+    # Transformers 5 calls it so.
+    fields.setdefault("num_experts", fields.pop("num_local_experts", None))
 
 
 def _expert_fields(config, family):
