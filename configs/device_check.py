@@ -36,38 +36,22 @@ _PRESETS = {
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.device_check`.
-
-  Args:
-    preset: "default"; or "smoke", at tiny sizes.
-
-  Returns:
-    A ConfigDict with the fields:
-      target, draft: sizes of two models with random parameters, made on the
-        device.
-      vocab_size: of both.
-      dtype: of their parameters.
-      overlap: E sum min(t, d) of their distributions, roughly.
-      methods: whose rates are measured.
-      rows: decoded together.
-      prompt_length, max_new_tokens: tokens of each row.
-      tokens: of forwards of the target.
-      exactness_methods: whose distribution is tested; () for all examples.
-      exactness_rows: texts of each of these tests.
-      seed: of everything.
-  """
+  """Returns the settings of a preset, "default" or "smoke"."""
   common.check_preset(preset, _PRESETS)
   config = ml_collections.ConfigDict({
+      # Sizes of two models with random parameters, made on the device.
       "target": _TARGET,
       "draft": _DRAFT,
       "vocab_size": 32000,
-      "dtype": "bfloat16",
-      "overlap": 0.7,
-      "methods": _METHODS,
-      "rows": (1, 16, 64),
+      "dtype": "bfloat16",  # of parameters
+      "overlap": 0.7,  # E sum min(t, d) of their distributions, roughly
+      "methods": _METHODS,  # whose rates are measured
+      "rows": (1, 16, 64),  # decoded together
       "prompt_length": 128,
       "max_new_tokens": 128,
+      # Of forwards of the target.
       "tokens": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+      # Whose distribution is tested, () for all examples, and texts of a test.
       "exactness_methods": (),
       "exactness_rows": 100_000,
       "seed": 0,

@@ -24,37 +24,18 @@ _PRESETS = {"default": {}, "speed": {"target": "python-target",
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.grammar`.
-
-  Args:
-    preset: "default", which compares engines; or "speed", which decodes.
-
-  Returns:
-    A ConfigDict with the fields:
-      schemas: file of lines of JSON, `schema` and `tests`; "" for those that
-        come along.
-      limit: schemas of it, from the first on; 0 for all.
-      engines: "automaton", "llguidance", "xgrammar", and "either": an
-        automaton, or else llguidance.
-      seconds: of compiling an automaton, at most.
-      tokenizer: folder or name of the model whose tokens are allowed.
-      target, draft: folders or names of models that decode; "" for none.
-      rows: texts of each schema that are decoded, together.
-      max_new_tokens: of each text.
-      seed: of the texts.
-  """
+  """Returns the configuration of `experiments.grammar`."""
   common.check_preset(preset, _PRESETS)
-  config = ml_collections.ConfigDict({
-      "schemas": "",
-      "limit": 0,
-      "engines": ("automaton", "either", "llguidance", "xgrammar"),
-      "seconds": 10.0,
-      "tokenizer": "python-target",
-      "target": "",
-      "draft": "",
-      "rows": 4,
-      "max_new_tokens": 96,
-      "seed": 0,
-  })
-  config.update(_PRESETS[preset])
-  return config
+  c = ml_collections.ConfigDict()
+  # File of lines of JSON, `schema` and `tests` ("": those that come along), and
+  # how many of it, from the first on (0: all).
+  c.schemas, c.limit = "", 0
+  # "either" is an automaton, or else llguidance.
+  c.engines = ("automaton", "either", "llguidance", "xgrammar")
+  c.seconds = 10.0  # Of compiling an automaton, at most.
+  c.tokenizer = "python-target"  # Folder or name.
+  c.target, c.draft = "", ""  # Models that decode; "" to compare engines.
+  c.rows, c.max_new_tokens = 4, 96  # Texts of each schema, and their tokens.
+  c.seed = 0
+  c.update(_PRESETS[preset])
+  return c

@@ -27,43 +27,29 @@ from configs import train
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.studies.scaling`.
-
-  Args:
-    preset: "smoke" or "default".
-
-  Returns:
-    A ConfigDict with the fields:
-      training: of all drafters, see `configs/train.py`. `sizes`, `steps`,
-        `warmup_steps`, `workdir` and `export` follow from the other fields.
-      drafters: names -> sizes of each, as `training.sizes`.
-      tokens: of the trainings, each of so many / `training.batch_tokens` steps.
-      warmup: share of the steps in which the learning rate rises.
-      method: which decodes with the drafters.
-      temperatures: of the decoding.
-      prompts: how many, beginnings of held-out windows.
-      prompt_length: tokens of a prompt.
-      max_new_tokens: the budget.
-      compilation_cache: whether compiled programs are kept in the workdir.
-  """
+  """Returns the settings of a preset, "default" or "smoke"."""
   common.check_preset(preset, _PRESETS)
   training = train.get_config("draft")
   # One loss all along, so that there is no moment at which it changes.
   training.update(final_loss=training.loss, sample_fraction=0.0, windows=(128,),
                   batch_tokens=512, optimizer="muon", learning_rate=3e-3)
   config = ml_collections.ConfigDict(dict(
+      # See `configs/train.py`. `sizes`, `steps`, `warmup_steps`, `workdir` and
+      # `export` follow from the other fields.
       training=training,
+      # Names -> sizes of each, as `training.sizes`.
       drafters={f"d{dim}x{layers}": dict(
           dim=dim, num_layers=layers, num_heads=dim // 32, hidden_dim=2 * dim)
                 for dim, layers in ((32, 1), (64, 1), (96, 2), (128, 3))},
+      # Of the trainings, each of so many / `training.batch_tokens` steps.
       tokens=(65_536, 131_072, 262_144, 524_288),
-      warmup=0.1,
-      method="speculative(4)",
+      warmup=0.1,  # share of the steps in which the learning rate rises
+      method="speculative(4)",  # which decodes with the drafters
       temperatures=(0.0, 1.0),
-      prompts=96,
+      prompts=96,  # beginnings of held-out windows
       prompt_length=32,
       max_new_tokens=48,
-      compilation_cache=True,
+      compilation_cache=True,  # whether programs are kept in the workdir
   ))
   config.update(_PRESETS[preset])
   return config

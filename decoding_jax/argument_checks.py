@@ -12,8 +12,9 @@ import numpy as np
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
+from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
-                                Pair, Reward, has_cache, num_models)
+                                Pair, Reward)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -27,14 +28,7 @@ _TEXT_BYTES = 2 * (4 + 4)
 
 
 def check_kinds(**arguments):
-  """Checks what the library has a type for: type and fields.
-
-  Args:
-    **arguments: some of those of `generate`.
-
-  Raises:
-    ValueError: naming the argument, or its field, and what is needed.
-  """
+  """Checks type and fields of arguments for which the library has a type."""
   for name, value in arguments.items():
     kind = Head if isinstance(value, Head) and name == "draft" else (
         _KINDS[name])
@@ -43,38 +37,18 @@ def check_kinds(**arguments):
 
 def check_models(method: Method, target: LanguageModel,
                  draft: LanguageModel | None):
-  """Checks that the method and the models fit each other.
-
-  Args:
-    method: any method.
-    target: the target.
-    draft: the drafter, or None.
-
-  Raises:
-    ValueError: naming what does not fit.
-  """
+  """Checks that the method and the models fit each other."""
   for kind in filter(None, (method.sampled, method.greedy)):
     decoder = tree_decoder.as_decoder(kind)
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
-    if decoder.needs_draft and isinstance(draft, Head) and (
-        not decoder.takes_head):
-      raise ValueError(
-          "draft is a head, which drafts from what the target has computed: "
-          f"method {method.name} needs a language model.")
-    if decoder.needs_draft and not decoder.takes_head and not has_cache(draft):
-      raise ValueError(
-          "draft reads the target's cache, and has none of its own: method "
-          f"{method.name} needs a draft model that has.")
-    if decoder.needs_draft and isinstance(draft, Head):
-      _check_depth(method, draft)
+    if decoder.needs_draft:
+      _check_draft(method, kind, draft)
     if decoder.max_samples_per_node > target.vocab_size:
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
-    if isinstance(kind, Pair):
-      _check_number(method, kind.drafter.num_models, draft)
     if decoder.needs_features and (
         HIDDEN_STATES not in cache_lib.shapes(target).features):
       raise ValueError(
@@ -87,12 +61,17 @@ def check_models(method: Method, target: LanguageModel,
         f"{target.vocab_size}: the models need the same vocabulary.")
 
 
-def _check_number(method, needed, draft):
-  """Raises a ValueError for a draft of another number of models."""
-  if needed > 1 and num_models(draft) != needed:
-    raise ValueError(
-        f"draft is of {num_models(draft)} model(s): method {method.name} needs "
-        f"{needed}, as guided.mixture joins them, or --draft with commas.")
+def _check_draft(method, kind, draft):
+  """Raises a ValueError for a draft by which a method cannot draft."""
+  try:
+    if isinstance(kind, Pair):
+      language_model.draft_calls(kind.drafter, draft)
+    elif not kind.takes_head:
+      language_model.check_own_cache(draft)
+  except ValueError as e:
+    raise ValueError(f"method {method.name}: {e}") from None
+  if isinstance(draft, Head):
+    _check_depth(method, draft)
 
 
 def _check_depth(method, head):
@@ -106,17 +85,7 @@ def _check_depth(method, head):
 
 
 def check_params(target, target_params, draft, draft_params):
-  """Checks that parameters fit their models, by structure and shapes.
-
-  Args:
-    target: the target.
-    target_params: its parameters.
-    draft: the drafter, or None.
-    draft_params: its parameters.
-
-  Raises:
-    ValueError: naming the argument, and the leaf that does not fit.
-  """
+  """Checks that parameters fit their models, by structure and shapes."""
   for name, model, params in (("target", target, target_params),
                               ("draft", draft, draft_params)):
     if model is None:
@@ -142,9 +111,6 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models,
     rows: decoded at a time, None for all.
     models: (model, parameters) of the target, and of a drafter that is used.
     num_shared: slots that are kept once for all rows.
-
-  Raises:
-    ValueError: saying how much is needed and how much there is.
   """
   batch, length = prompts.shape
   rows = min(rows or batch, batch)
@@ -177,10 +143,6 @@ def limiting_draft(method: Method, draft):
 
   What a pair's model drafts never changes the distribution, so that it may
   draft past its window; other decoders use a drafter for more.
-
-  Args:
-    method: any method.
-    draft: the drafter, or None.
   """
   for kind in (method.sampled, method.greedy):
     decoder = tree_decoder.as_decoder(kind)
@@ -192,17 +154,7 @@ def limiting_draft(method: Method, draft):
 
 def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
                  draft: LanguageModel | None):
-  """Checks that prompt and continuation fit into both models.
-
-  Args:
-    prompt_length: tokens of the longest prompt; padding takes no positions.
-    max_new_tokens: the budget.
-    target: the target.
-    draft: of `limiting_draft`, or None.
-
-  Raises:
-    ValueError: naming the model and its limit.
-  """
+  """Checks that prompt and continuation fit into the windows of both models."""
   values.check_positive("max_new_tokens", max_new_tokens)
   positions = prompt_length + max_new_tokens
   needed = (f"a prompt of {prompt_length} tokens and max_new_tokens="
@@ -216,15 +168,7 @@ def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
 
 
 def check_eos(eos_id, vocab_size):
-  """Checks what ends a text.
-
-  Args:
-    eos_id: a token, several, or None.
-    vocab_size: V.
-
-  Raises:
-    ValueError: if one is not an integer, or not in the vocabulary.
-  """
+  """Checks that each token that ends a text is in the vocabulary."""
   if eos_id is None or isinstance(eos_id, jax.core.Tracer):
     return
   ids = np.asarray(eos_id)
@@ -235,16 +179,7 @@ def check_eos(eos_id, vocab_size):
 
 
 def check_temperature(method: Method, greedy, temperature):
-  """Checks that the method has a form for the temperature.
-
-  Args:
-    method: any method.
-    greedy: whether the temperature is 0.
-    temperature: what the user asks for.
-
-  Raises:
-    ValueError: naming the temperature.
-  """
+  """Checks that the method has a form for the temperature."""
   if (method.greedy if greedy else method.sampled) is None:
     raise ValueError(
         f"sampling.temperature={temperature}: method {method.name} decodes at "
@@ -253,18 +188,7 @@ def check_temperature(method: Method, greedy, temperature):
 
 def check_reward(method: Method, batch, reward: Reward | None, reward_params,
                  constraints):
-  """Checks that there is a reward if it is needed, and of each row's part.
-
-  Args:
-    method: any method.
-    batch: B.
-    reward: the reward, or None.
-    reward_params: its parameters.
-    constraints: tree of `[B, ...]`, or None.
-
-  Raises:
-    ValueError: naming the argument.
-  """
+  """Checks that there is a reward if it is needed, and of each row's part."""
   if reward is None:
     if any(decoder.needs_reward for decoder in tree_decoder.decoders(method)):
       raise ValueError(f"reward=None: method {method.name} searches for a "
@@ -279,15 +203,7 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
 
 
 def check_rows(rows: int | None, prefill_chunk: int | None = None):
-  """Checks how many rows are to be decoded together, and how others join.
-
-  Args:
-    rows: the argument, None for all.
-    prefill_chunk: the argument, None for the default.
-
-  Raises:
-    ValueError: naming the one that is no such number.
-  """
+  """Checks how many rows are to be decoded together, and how others join."""
   if rows is not None and (not values.is_integer(rows) or rows < 1):
     raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
   if prefill_chunk is not None and (
@@ -297,14 +213,7 @@ def check_rows(rows: int | None, prefill_chunk: int | None = None):
 
 
 def check_axes(*arrays):
-  """Checks that no array lies on a mesh whose axes are explicit.
-
-  Args:
-    *arrays: trees of arrays.
-
-  Raises:
-    ValueError: saying how to make the mesh.
-  """
+  """Checks that no array lies on a mesh whose axes are explicit."""
   for x in jax.tree.leaves(arrays):
     mesh = jax.typeof(x).sharding.mesh
     if jax.sharding.AxisType.Explicit in mesh.axis_types:

@@ -3,9 +3,7 @@
   python -m experiments.diffusion --config=configs/diffusion.py
   python -m experiments.diffusion --config=configs/diffusion.py:smoke
 
-All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares;
-FreeDave against the static decoding that it keeps; and the exact limits of
-parallel decoding next to what is measured.
+All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares.
 """
 
 import functools
@@ -14,7 +12,6 @@ import json
 from absl import flags
 import jax
 import numpy as np
-import tqdm
 
 import decoding_jax as dj
 from experiments.app import launch
@@ -22,61 +19,55 @@ from experiments.app import preemption
 from experiments.app import text_tables
 from experiments.data import canvas_tasks
 from experiments.devices import model_pair
-from experiments.evaluation import canvas_run
+from experiments.evaluation import canvas_cells
 from experiments.evaluation import canvas_tables
-from experiments.evaluation import parallel_limits
-from experiments.evaluation import provenance
-from experiments.evaluation import results_store
-from experiments.scoring import intervals
-from experiments.timing import stopwatch
+from experiments.harness import provenance
+from experiments.harness import store
 from experiments.training import canvas_filter
 from models import checkpoints
 from models.text import tokenizers
 
-# These only choose lines; a line does not depend on the others.
-_FREE = ("methods", "limits")
-# Examples of the filter and of the limits have numbers of their own.
-_FILTER, _LIMITS = 10**6, 2 * 10**6
-_LIMIT_RESULTS = "limits.jsonl"
+# Examples of the filter have numbers of their own.
+_FILTER = 10**6
 
 
 def main():
   config = launch.config(CONFIG, "canvas_tasks", "filter_steps")
   _check(config)
   preemption.listen()
-  methods = [canvas_run.read(spec) for spec in config.methods]
+  methods = [canvas_cells.read(spec) for spec in config.methods]
   model, params = _load(config.model)
   # Speed-ups are relative to the first method.
   settings = {**json.loads(config.to_json()), "baseline": methods[0].name,
               "models": model_pair.digest_of(params)}
-  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
-                                       timed=True, compiled=True)
+  workdir = store.open_workdir(WORKDIR.value, settings, ("methods",),
+                               timed=True, compiled=True)
   # Task by task: a batch takes as long as its slowest row.
   examples = sorted(
       canvas_tasks.draw(config.canvas_tasks, config.examples, config.seed + 1),
       key=lambda example: config.canvas_tasks.index(example[0]))
-  decoders = functools.partial(canvas_run.decoder, config, model, params)
-  records = measure(config, methods, decoders, examples,
-                    workdir / results_store.RESULTS)
-  found = measure_limits(config, decoders, workdir / _LIMIT_RESULTS)
-  canvas_tables.write(workdir, records, found, config,
-                      provenance.markdown(settings))
-  print(canvas_tables.text(records, found, config.canvas_tasks,
+  decoders = functools.partial(canvas_cells.decoder, config, model, params)
+  records = canvas_cells.measure(
+      config, methods, decoders, functools.partial(train_filter, config,
+                                                   decoders),
+      examples, workdir / store.RESULTS)
+  canvas_tables.write(workdir, records, config, provenance.markdown(settings))
+  print(text_tables.render(canvas_tables.tables(records, config.canvas_tasks),
                            text_tables.terminal))
-  print(f"{workdir}: summary.md, {results_store.RESULTS}, {_LIMIT_RESULTS}, "
-        f"{results_store.RUN}, quality.png")
+  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, quality.png, "
+        "quality.pdf")
 
 
 def _check(config):
   launch.check_seed(config)
   launch.check_positive(config, "examples", "batch", "block", "filter_examples",
-                        "filter_steps", "limit_examples", "limit_length")
+                        "filter_steps")
   if config.examples % config.batch:
     raise launch.UserError(f"--config.batch={config.batch} must divide "
                            f"--config.examples={config.examples}.")
   if canvas_tasks.CANVAS % config.block:
     raise launch.UserError(f"--config.block={config.block} must divide "
-                           f"{canvas_tasks.CANVAS}, the places of a canvas.")
+                           f"{canvas_tasks.CANVAS}, the positions of a canvas.")
   if not config.methods or not config.canvas_tasks:
     raise launch.UserError("--config.methods and --config.canvas_tasks must "
                            "not be empty.")
@@ -99,37 +90,14 @@ def _load(name):
   return dj.canvas.MaskedModel(lm, mask), params
 
 
-def measure(config, methods, decoders, examples, path):
-  """Runs the methods that have no result yet; returns all records, in order."""
-  found = {x["method"]: x for x in results_store.read(path, "method", "tokens")}
-  todo = [x for x in methods if x.name not in found]
-  batches = canvas_run.make_batches(examples, config.batch, config.seed)
-  baseline = decoders(methods[0])
-  filtered = None
-  if any(x.needs_params for x in todo):
-    filtered = train_filter(config, decoders)
-  if todo:
-    stopwatch.timed(baseline, *batches[0])
-  for method in tqdm.tqdm(todo, unit="method", dynamic_ncols=True):
-    decode = decoders(method, method_params=filtered)
-    stopwatch.timed(decode, *batches[0])
-    record = canvas_run.run(method.name, decode, baseline, batches, examples)
-    results_store.append(path, record)
-    found[method.name] = record
-    preemption.check()
-  records = [found[method.name] for method in methods]
-  return [{**x, "metrics": canvas_run.figures(x, records[0], config.seed)}
-          for x in records]
-
-
 def train_filter(config, decoders):
   """Trains Learn2PD's filter on traces of static decoding."""
   examples = canvas_tasks.draw(config.canvas_tasks, config.filter_examples,
                                config.seed + 1, start=_FILTER)
   decode = decoders(dj.canvas.methods.static(1), traced=True)
   parts = [jax.device_get(decode(*batch))
-           for batch in canvas_run.make_batches(examples, config.batch,
-                                                config.seed)]
+           for batch in canvas_cells.make_batches(examples, config.batch,
+                                                  config.seed)]
   data = [canvas_filter.traces(part, config.block) for part in parts]
   params, losses = canvas_filter.train(
       jax.random.key(config.seed),
@@ -140,51 +108,7 @@ def train_filter(config, decoders):
   return params
 
 
-def measure_limits(config, decoders, path):
-  """Measures accuracy at temperature 1 in lists of one length.
-
-  Positions after the answer are given, and positions are filled in an order
-  that does not depend on what is drawn: as the closed forms have it.
-  """
-  found = {(x["task"], x["tokens"]): x
-           for x in results_store.read(path, "task", "tokens", "limit")}
-  length, size = config.limit_length, config.limit_examples
-  given = np.full((size, canvas_tasks.CANVAS), 0, np.int32)
-  given[:, :length] = canvas_tasks.WORDS.index(canvas_tasks.MASK)
-  for task in parallel_limits.TASKS:
-    examples = _lists(task, length, size, config.seed + 1)
-    for tokens in config.limits:
-      if (task, tokens) in found:
-        continue
-      decode = decoders(
-          dj.canvas.methods.static(tokens), sampling=dj.Sampling(1.0),
-          confidence=dj.canvas.confidence.largest, canvases=given, eos_id=None,
-          block=canvas_tasks.CANVAS)
-      batch, = canvas_run.make_batches(examples, size, config.seed)
-      out = jax.device_get(decode(*batch))
-      right = [canvas_tasks.is_right(x, row)
-               for x, row in zip(examples, out.tokens)]
-      found[task, tokens] = {
-          "task": task, "tokens": tokens,
-          "limit": parallel_limits.accuracy(task, length, tokens),
-          "dependence": parallel_limits.dependence(task, length),
-          "measured": intervals.json_values(intervals.interval(
-              np.array(right, float), np.ones(size), config.seed))}
-      results_store.append(path, found[task, tokens])
-  return [found[task, tokens] for task in parallel_limits.TASKS
-          for tokens in config.limits]
-
-
-def _lists(task, length, count, seed):
-  """Draws examples of a task whose answers are all of one length."""
-  found, start = [], _LIMITS
-  while len(found) < count:
-    found += [x for x in canvas_tasks.draw((task,), count, seed, start)
-              if len(x[3]) == length]
-    start += count
-  return found[:count]
-
-
+# See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config("diffusion", "diffusion:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/diffusion",

@@ -30,7 +30,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh as mesh_lib
-from experiments.evaluation import results_store
+from experiments.harness import store
 from experiments.training import on_mesh
 from experiments.training import run as training_run
 from experiments.training import steps as training_steps
@@ -71,23 +71,15 @@ def main():
 def train(config, mesh=None, size: int = 1) -> dict:
   """Trains, or resumes training, and exports the model.
 
-  Args:
-    config: see `configs/train.py`.
-    mesh: of `mesh_shapes.make`; None for one device.
-    size: devices of "model" that a layer of what is trained is split over.
-
-  Returns:
-    The metadata saved with the model: command, settings, metrics.
-
-  Raises:
-    launch.UserError: for settings that cannot be trained.
+  A layer of what is trained is split over `size` devices of "model". Returns
+  the metadata saved with the model: command, settings, metrics.
   """
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
     multihost.check_shared(config.workdir, "--config.workdir")
     run = training_run.prepare(config, mesh, size)
   settings = json.loads(config.to_json())
-  results_store.open_workdir(
+  store.open_workdir(
       config.workdir,
       {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
       "--config.workdir", results=(_METRICS, _SAVED, training_run.SAMPLES))
@@ -126,16 +118,9 @@ def _train(config, run, evaluate):
 def _restored(saved, state, folder):
   """Returns the state of the last checkpoint that can be read.
 
-  Checkpoints after it, damaged by a full disk for instance, are deleted: their
-  steps are made again.
-
-  Args:
-    saved: an orbax `CheckpointManager`.
-    state: before the first step; returned if there are no checkpoints.
-    folder: of the checkpoints, for messages.
-
-  Raises:
-    UserError: if there are checkpoints, but none can be read.
+  `state`, before the first step, if there are no checkpoints; a `UserError` if
+  none can be read. Checkpoints after it, damaged by a full disk for instance,
+  are deleted: their steps are made again.
   """
   abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
   args, damaged = ocp.args.StandardRestore(abstract), []
@@ -188,7 +173,7 @@ def _steps(config, run, state, evaluate):
       if evaluates:
         metrics = {**evaluate(state.params, config.eval_windows),
                    "train_loss": float(loss)}
-        results_store.append(run.workdir / _METRICS, {"step": step, **metrics})
+        store.append(run.workdir / _METRICS, {"step": step, **metrics})
         if multihost.first():
           bar.write(f"step {step}: {_line(metrics)}")
       if saves:
@@ -211,7 +196,7 @@ def _check_loss(step, loss):
 
 def _forget_after(step, path):
   """Drops metrics of steps after `step`, which will be made again."""
-  records = results_store.read(path, "step")
+  records = store.read(path, "step")
   if not multihost.first():
     return
   partial = path.with_suffix(".partial")

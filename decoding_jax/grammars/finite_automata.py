@@ -7,6 +7,8 @@ import dataclasses
 import time
 from typing import NamedTuple
 
+import numpy as np
+
 # States of a deterministic automaton, unless another limit is given.
 MAX_STATES = 20_000
 # Subsets between two looks at the clock.
@@ -53,8 +55,8 @@ def add_state(nfa: Nfa) -> int:
   return size - 1
 
 
-def add_text(nfa: Nfa, start: int, text: bytes) -> int:
-  """Returns the state after a text that begins in a state."""
+def add_text(nfa: Nfa, start: int, text) -> int:
+  """Returns the state after a text, symbols that begin in a state."""
   for symbol in text:
     state = add_state(nfa)
     nfa.moves[start].append((symbol, symbol, state))
@@ -83,8 +85,7 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
   """Returns the deterministic automaton, by the subsets of states.
 
   States from which no text ends are left out. After the state `absorbing` any
-  text may follow; subsets with it are one. Raises TooLarge beyond `limit`
-  states.
+  text may follow. Raises TooLarge beyond `limit` states.
   """
   closures: dict[int, frozenset] = {}
   steps = 0
@@ -169,6 +170,15 @@ def complement(x: Dfa, highest: int) -> Dfa:
       full.append((place, highest, sink))
     moves.append(full)
   return _live(Dfa(moves, [not final for final in x.finals] + [True]))
+
+
+def table(x: Dfa, size: int):
+  """Returns `[Q, size]` int32, states after the symbols below; -1 for none."""
+  rows = np.full((len(x.moves), size), -1, np.int32)
+  for row, arcs in zip(rows, x.moves):
+    for low, high, to in arcs:
+      row[low:high + 1] = to
+  return rows
 
 
 def is_empty(x: Dfa) -> bool:

@@ -26,6 +26,12 @@ _LARK = re.compile(rf"{_COMMENT}|{_STRING}|/(?:\\.|[^/\\\n])+/", re.DOTALL)
 _RULE = re.compile(r'^[ \t]*[!?]?[\w.-]+[^:\n"]*:', re.MULTILINE)
 
 
+def is_gbnf(text: str) -> bool:
+  """Returns whether a grammar is of GBNF, by a rule such as `root ::= x`."""
+  return bool(re.search(r"^[ \t]*[\w-]+[ \t]*::=", _code(text, gbnf=True),
+                        re.MULTILINE))
+
+
 def check(name: str, text: str, max_rules: int, gbnf: bool):
   """Raises ValueError, beginning with `name`, for too large a grammar."""
   size = len(values.utf8(name, text))
@@ -44,10 +50,7 @@ def check(name: str, text: str, max_rules: int, gbnf: bool):
 
 def check_special(name: str, text: str, pieces: Sequence[bytes],
                   ends: Sequence[int]):
-  """Checks special tokens of a grammar of Lark: `<|tool|>`, `<[5]>`.
-
-  Raises ValueError for one that the vocabulary lacks, or that ends texts.
-  """
+  """Checks special tokens of a Lark grammar: `<|tool|>`, `<[5]>`."""
   known = {x: token for x, token in token_text.special(pieces).items()
            if token not in ends}
   for given in re.findall(r"<[^<>\s]+>", _code(text, gbnf=False)):

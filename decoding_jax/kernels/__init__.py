@@ -10,23 +10,20 @@ this folder branches on a platform.
 has the references compute everything.
 """
 
-from decoding_jax.kernels.buffers import empty_like, take_along
-from decoding_jax.kernels.buffers import write_slots, zeros
-from decoding_jax.kernels.caches import commit
-from decoding_jax.kernels.compiler import options as compiler_options
+from decoding_jax.kernels.buffers import (commit, empty_like, take_along,
+                                          write_slots, zeros)
 from decoding_jax.kernels.cpu.bindings import available, is_tracing, prepare
-from decoding_jax.kernels.cpu.cores import cores, is_cpu
-from decoding_jax.kernels.dispatch import compile_for, host_device
-from decoding_jax.kernels.dispatch import reads_slices
+from decoding_jax.kernels.dispatch import (compile_for, compiler_options,
+                                           cores, host_device, is_cpu,
+                                           reads_slices)
 from decoding_jax.kernels.dot_product_attention import Span
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
 from decoding_jax.kernels.gumbel import gumbel_top_k, top_k
 from decoding_jax.kernels.linear import matmul, matmuls
 from decoding_jax.kernels.mesh_axes import (is_split, split_by_compiler,
                                             SplitSlots)
-from decoding_jax.kernels.norms import rms_norm
+from decoding_jax.kernels.norms import log_normalizer, rms_norm
 from decoding_jax.kernels.random import threefry_hashes
-from decoding_jax.kernels.softmax import log_normalizer
 
 __all__ = [
     "Span", "SplitSlots", "attention", "available", "commit", "compile_for",

@@ -10,20 +10,11 @@ SIZE = 32
 
 
 def num_words(count: int) -> int:
-  """Returns the number of words that so many bits take."""
   return -(-count // SIZE)
 
 
 def pack(bits, words: int | None = None) -> np.ndarray:
-  """Packs bits into words, on the host.
-
-  Args:
-    bits: `[..., n]` bool.
-    words: W; None for the number that is needed.
-
-  Returns:
-    `[..., W]` uint32.
-  """
+  """Packs bits `[..., n]` on the host into `[..., W]` uint32."""
   words = words or num_words(bits.shape[-1])
   padded = np.zeros((*bits.shape[:-1], words * SIZE), np.uint32)
   padded[..., :bits.shape[-1]] = bits
@@ -33,15 +24,7 @@ def pack(bits, words: int | None = None) -> np.ndarray:
 
 
 def unpack(words, count: int):
-  """Returns the first bits of words.
-
-  Args:
-    words: `[W]` uint32.
-    count: n.
-
-  Returns:
-    `[n]` bool; on a mesh in parts, as a vocabulary is.
-  """
+  """Returns the first bits `[count]` of words `[W]`, in parts on a mesh."""
   if vocabulary.shards() == 1:
     return _unpack(words, count)
 

@@ -1,70 +1,72 @@
-"""Arrays that are made, and parts of arrays that are taken and written."""
+"""Arrays that are made, and parts of arrays that are taken and written.
+
+`commit` is the only write to a KV cache.
+"""
 
 import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import dispatch
+from decoding_jax.kernels import mesh_axes
 from decoding_jax.kernels.cpu import bindings
+
+# Axes of a cache, from the end, so that a layer axis may come first.
+_ROWS, _KEY_SLOTS, _VALUE_SLOTS = -4, -1, -2
 
 
 def take_along(x, indices, axis):
-  """Returns `jnp.take_along_axis` of indices that are all within the array.
+  """Returns `jnp.take_along_axis` of indices that are all in bounds.
 
-  By default JAX would look for those that are not and fill in NaN, in one more
-  operation over all that is taken.
-
-  Args:
-    x: any array.
-    indices: of as many axes, which broadcast to those of `x`.
-    axis: which one is indexed.
-
-  Returns:
-    As large as `indices` along the axis.
+  By default JAX would fill others with NaN, in one more pass over the result.
   """
   return jnp.take_along_axis(x, indices, axis=axis, mode="clip")
 
 
 def zeros(like, after):
-  """Returns arrays of zeros, on a CPU by one operation.
+  """Returns arrays of zeros like `like`, on a CPU in one operation.
 
-  Args:
-    like: their shapes and types, a sequence.
-    after: an array that is known before they are needed; on a CPU they are made
-      after it.
-
-  Returns:
-    A tuple of arrays.
+  There it runs once `after`, any array, is known: ahead of a loop it would be
+  copied in each iteration.
   """
   return _new(after, like=_shapes(like), is_zero=True)
 
 
 def empty_like(like, after):
-  """Returns arrays that are written before they are read.
-
-  Args:
-    like: their shapes and types, a sequence.
-    after: an array that is known before they are needed; on a CPU they are made
-      after it.
-
-  Returns:
-    A tuple of arrays: of zeros, or with native kernels of anything.
-  """
+  """Returns arrays to be written before they are read; see `zeros`."""
   return _new(after, like=_shapes(like), is_zero=False)
 
 
 def write_slots(targets, sources, start):
-  """Writes arrays into others, on a CPU by one operation.
+  """Writes `sources [B, W, ...]` into `targets [B, M, ...]`.
 
-  Args:
-    targets: a tuple of `[B, M, ...]`.
-    sources: a tuple of `[B, W, ...]`.
-    start: `[]` int32, at which of M they begin, M - W at most.
-
-  Returns:
-    A tuple like the targets.
+  `start []` int32 is the first of the M slots, M - W at most.
   """
   sources = tuple(x.astype(y.dtype) for x, y in zip(sources, targets))
   return _write_slots(tuple(targets), sources, jnp.asarray(start, jnp.int32))
+
+
+def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
+  """Copies slots of a block after the prefix of each row of a cache.
+
+  Keys are tuples of `[..., B, H, C, S]`, values of `[..., B, H, S, C]`; of a
+  block they have N slots. `slots [B, K]` are those of the block in order,
+  `lengths [B]` where to; a start beyond S - K is moved back to it. Some arrays
+  of the cache may be `mesh_axes.SplitSlots`.
+  """
+  arrays, fresh = keys + values, fresh_keys + fresh_values
+  split = [i for i, x in enumerate(arrays) if mesh_axes.is_split(x)]
+  if not split:
+    return _commit(keys, values, fresh_keys, fresh_values, slots, lengths)
+  # Imported here, since one device has no use for it.
+  from decoding_jax.kernels import split_slots
+  found = dict(zip(split, split_slots.commit(
+      [arrays[i] for i in split], [fresh[i] for i in split], slots, lengths)))
+  for i in range(len(arrays)):
+    if i not in found:  # No kernel runs on a mesh that splits layers.
+      axis = _KEY_SLOTS if i < len(keys) else _VALUE_SLOTS
+      found[i] = _copied(axis, arrays[i], fresh[i], slots, lengths)
+  found = tuple(found[i] for i in range(len(arrays)))
+  return found[:len(keys)], found[len(keys):]
 
 
 def _shapes(like):
@@ -81,6 +83,23 @@ def _write_reference(targets, sources, start):
                for x, y in zip(targets, sources))
 
 
+def _copied(axis, target, source, slots, lengths):
+  def row(target, source, slots, length):
+    # XLA converts a whole cache of 16 bits to float32 and back for this.
+    return jax.lax.dynamic_update_slice_in_dim(
+        target, jnp.take(source, slots, axis=axis), length, target.ndim + axis)
+
+  rows = target.ndim + _ROWS
+  return jax.vmap(row, (rows, rows, 0, 0), rows)(target, source, slots, lengths)
+
+
+def _commit_reference(keys, values, fresh_keys, fresh_values, slots, lengths):
+  return tuple(
+      tuple(_copied(axis, *pair, slots, lengths) for pair in zip(*arrays))
+      for axis, *arrays in ((_KEY_SLOTS, keys, fresh_keys),
+                            (_VALUE_SLOTS, values, fresh_values)))
+
+
 _new = dispatch.on_cpu(
     _new_reference, bindings.empty_like,
     fits=lambda _, *, like, **__: bindings.supports_writes(like))
@@ -88,3 +107,6 @@ _write_slots = dispatch.on_cpu(
     _write_reference, bindings.write_slots,
     fits=lambda targets, sources, _: bindings.supports_writes(
         targets + sources))
+_commit = dispatch.on_cpu(
+    _commit_reference, bindings.commit,
+    fits=lambda keys, values, *_: bindings.supports_writes(keys + values))

@@ -6,11 +6,17 @@ derivatives of their own.
 
 import functools
 import inspect
+import os
 
 import jax
 
 # Platforms that programs are compiled for ahead of time.
 _ahead = set()
+# What emitted fused kernels before, and one object file a program: compilation
+# takes two thirds of the time, and a program is mapped into memory in a fifth
+# of the pieces; see docs/performance.md.
+_CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False,
+                "xla_cpu_parallel_codegen_split_count": 1}
 
 
 def on_cpu(reference, kernel, fits):
@@ -54,12 +60,7 @@ def on_cpu(reference, kernel, fits):
 def with_derivatives_of(reference, kernel):
   """Returns a kernel that is differentiated as its reference is.
 
-  Args:
-    reference: of arrays, or trees of them, in plain JAX.
-    kernel: computes the same.
-
-  Returns:
-    A function that computes what the kernel does.
+  Both are functions of arrays, or trees of them.
   """
   native = jax.custom_jvp(kernel)
   native.defjvp(functools.partial(jax.jvp, reference))
@@ -67,12 +68,9 @@ def with_derivatives_of(reference, kernel):
 
 
 def compile_for(platform: str) -> None:
-  """Has programs traced from now on be fit for a platform that is not here.
+  """Has programs traced from now on be fit for "tpu" or "gpu".
 
   What has been traced before is forgotten, since layers are traced once.
-
-  Args:
-    platform: "tpu" or "gpu".
   """
   if not compiles_for(platform):
     _ahead.add(platform)
@@ -98,15 +96,10 @@ def reads_slices() -> bool:
 
 
 def by_platform(*arrays, default, **others):
-  """Runs one of several functions of the same arrays.
+  """Runs one of several functions of the same arrays, or trees of them.
 
-  Args:
-    *arrays: arrays, or trees of them.
-    default: the function for platforms that are not named.
-    **others: functions by platform: "cpu", "tpu", "cuda" or "rocm".
-
-  Returns:
-    What the function of the platform that a program is compiled for returns.
+  `others` are functions by platform: "cpu", "tpu", "cuda" or "rocm"; all of
+  them are traced.
   """
   if not others:
     return default(*arrays)
@@ -116,6 +109,36 @@ def by_platform(*arrays, default, **others):
 def host_device():
   """Returns the device of the host's own processor."""
   return jax.local_devices(backend="cpu")[0]
+
+
+def cores() -> int:
+  """Returns how many this process may use: in a container not all there are."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()
+
+
+def is_cpu(device) -> bool:
+  """Tells whether a device is a CPU, whose memory is that of its host."""
+  return device.platform == "cpu"
+
+
+def compiler_options() -> dict:
+  """Returns the `compiler_options` of `jax.jit`; XLA_FLAGS go before them."""
+  if jax.default_backend() != "cpu":
+    return {}
+  return {name: value for name, value in _CPU_OPTIONS.items()
+          if name not in os.environ.get("XLA_FLAGS", "") and _knows(name)}
+
+
+@functools.cache
+def _knows(name) -> bool:
+  option = {name: _CPU_OPTIONS[name]}
+  try:
+    jax.jit(lambda x: x, compiler_options=option).lower(0.0).compile()
+    return True
+  except jax.errors.JaxRuntimeError:
+    return False
 
 
 def _takes(function, arrays, static) -> bool:

@@ -80,19 +80,11 @@ def attention(q, parts, cap=0.0):
 
 
 def _of_all_rows(q, part, cap):
-  """Attends to keys of one row by the queries of all of them.
+  """Attends to keys of one row `[1, H, C, S]` by the queries of all of them.
 
   They are queries of one row: products of matrices, which read each key once
-  (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099, section 3.2).
-
-  Args:
-    q: `[B, T, H, G, C]`.
-    part: keys `[1, H, C, S]`, values, a mask `[B, T, S]` or `[1, 1, S]`, and
-      its `Span` or None. A query may see nothing.
-    cap: of the scores.
-
-  Returns:
-    A pair as those of `merge`.
+  (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099, section 3.2). A query may
+  see nothing.
   """
   keys, values, mask, span = (*part, None)[:4]
   together = lambda x: None if x is None else x.reshape(
@@ -116,13 +108,8 @@ def soft_cap(x, cap):
 def merge(attentions):
   """Merges attentions of the same queries to different slots.
 
-  Args:
-    attentions: pairs of `[..., C]` and `[...]`, both float32: the attention to
-      some slots, and the logarithm of the sum of the exponentials of their
-      scores.
-
-  Returns:
-    Such a pair, of the attention to all of them.
+  Each is a pair of `[..., C]` and `[...]`, both float32: the attention to some
+  slots, and the logarithm of the sum of the exponentials of their scores.
   """
   ys, log_sums = zip(*attentions)
   largest = functools.reduce(jnp.maximum, log_sums)
@@ -171,7 +158,6 @@ def _of_prefix(q, parts):
 
 
 def _is_latent(q, parts):
-  """Returns whether queries have channels that are scored with the values."""
   return q.shape[-1] > parts[0][0].shape[-2]
 
 
@@ -180,7 +166,6 @@ def _span(part):
 
 
 def _of_layer(parts):
-  """Returns parts without an axis of layers."""
   def alone(part):
     span = _span(part)
     if span is None or span.layer is None:
@@ -198,14 +183,9 @@ def _attend_merged(cap, of_prefix, q, parts):
 def _pair(cap, of_prefix, q, parts):
   """Attends to parts with a span by `of_prefix`, and merges the rest.
 
-  Args:
-    cap: of the scores.
-    of_prefix: `_flash` or `_blockwise`; None: no part is apart.
-    q: `[B, T, H, G, C]`.
-    parts: see `attention`; a query may see nothing.
-
-  Returns:
-    A pair as of `merge`, of `[B, H, G, T, C]` and `[B, H, G, T]`.
+  `of_prefix` is `_flash`, `_blockwise` or None: no part is apart. A query may
+  see nothing. Returns a pair as of `merge`, of `[B, H, G, T, C]` and `[B, H, G,
+  T]`.
   """
   queries = q.transpose(0, 2, 3, 1, 4)
   many = of_prefix is _flash and q.shape[1] >= _MANY
@@ -246,7 +226,6 @@ def _flash(cap, q, part):
 
 
 def _blockwise(cap, q, part):
-  """Attends to a block of slots after the other."""
   keys, values, _, span = part
   slots = keys.shape[-1]
   size = min(_SLOTS, slots)
@@ -268,7 +247,6 @@ def _blockwise(cap, q, part):
 
 
 def _slots(x, axis, first, size, layer):
-  """Returns slots of a layer, in one operation."""
   starts, sizes = [0] * x.ndim, list(x.shape)
   starts[axis], sizes[axis] = first, size
   if layer is None:
@@ -305,15 +283,9 @@ def _normalized(weighted, largest, total):
 def _sums(cap, q, parts, low=-jnp.inf):
   """Returns sums over slots, weighted by the exponentials of scores.
 
-  Args:
-    cap: of the scores.
-    q: `[B, H, G, T, C]`.
-    parts: see `attention`; spans are not used.
-    low: the score of what is not seen; finite where a query may see nothing.
-
-  Returns:
-    Of values, `[B, H, G, T, C]`, the largest score, `[B, H, G, T, 1]`, and the
-    sum of the weights, `[B, H, G, T]`.
+  Of `q [B, H, G, T, C]`: sums of values, `[B, H, G, T, C]`, the largest score,
+  `[B, H, G, T, 1]`, and the sum of the weights, `[B, H, G, T]`. `low` is the
+  score of what is not seen; finite where a query may see nothing.
   """
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=linear.precision(q.dtype))

@@ -47,24 +47,13 @@ class _Static(NamedTuple):
 
 def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
            interpret=False):
-  """Attends to a stretch of keys.
+  """Attends to some keys; returns `[B, H, G, T, C]` and log-sum-exps.
 
-  Args:
-    q: `[B, H, G, T, C]`, scaled.
-    keys: `[B, H, C, S]`.
-    values: `[B, H, S, C]`.
-    stop: `[B]` int32, slots from here on are not seen.
-    start: `[B, T]` int32, nor are those before; None for 0.
-    mask: `[B, T, S]` of what else is seen alone; None for all.
-    layer: `[]` int32, of keys and values with an axis of layers in front, which
-      are read where they lie; None for those of one layer.
-    cap: of `kernels.soft_cap`, for the scores.
-    interpret: whether to run on any platform, slowly.
-
-  Returns:
-    `[B, H, G, T, C]` float32, and `[B, H, G, T]` float32, the logarithm of the
-    sum of the exponentials of the scores; hardly any of it where nothing is
-    seen.
+  The latter, `[B, H, G, T]`, are of the scores, very low where nothing is seen.
+  `q [B, H, G, T, C]` is scaled; keys are `[B, H, C, S]`, values `[B, H, S, C]`,
+  or with an axis of layers in front, of which `layer []` is read where it lies.
+  Seen are slots from `start [B, T]` (None: 0) to before `stop [B]` that are
+  true in `mask [B, T, S]` (None: all). `interpret` runs anywhere, slowly.
   """
   batch, heads, groups, length, channels = q.shape
   slots = keys.shape[-1]
@@ -109,7 +98,6 @@ def _rows(groups, length):
 
 
 def _sizes(heads, rows, slots, channels):
-  """Returns the `_Sizes` of a block."""
   most = max(_LANES, min(_SLOTS, _SCORES // rows // _LANES * _LANES))
   if slots > most:
     # Equal blocks, as far as their sizes are multiples.

@@ -15,23 +15,15 @@ _LEAST_BLOCKS = 8
 
 
 def gumbel_top_k(key, log_probs, k):
-  """Does what `vocabulary.gumbel_top_k` does, of a vocabulary in one part."""
+  """Does `vocabulary.gumbel_top_k` of a vocabulary in one part."""
   return _gumbel_top_k(key, log_probs, k=k)
 
 
 def top_k(values, k):
-  """Returns the largest values in order, and where they are.
+  """Returns the k largest values `[..., k]` of `[..., V]`, and their indices.
 
   Of equal ones the first comes first. Of a large vocabulary only the k blocks
-  with the largest maxima are looked through: on a CPU this takes half of the
-  time, and less for small k.
-
-  Args:
-    values: `[..., V]`.
-    k: static, at most V.
-
-  Returns:
-    `[..., k]`, and `[..., k]` int32.
+  with the largest maxima are searched: on a CPU in half of the time or less.
   """
   size = values.shape[-1]
   number = -(-size // _BLOCK)

@@ -18,31 +18,19 @@ _CPU_ROWS = 2
 
 
 def matmul(x, weights, scale=None):
-  """Returns `x @ weights.T` in float32.
+  """Returns `x @ weights.T` `[..., out]` in float32, of `weights [out, in]`.
 
-  Args:
-    x: `[..., in]`, of a floating-point type.
-    weights: `[out, in]`, of the type of `x`, or of fewer bits: bfloat16, int8.
-    scale: `[out, 1]` float32 that outputs are multiplied by; None for one.
-
-  Returns:
-    `[..., out]` float32.
+  Weights are of the type of `x`, bfloat16 or int8. `scale [out, 1]` float32
+  multiplies outputs.
   """
   return matmuls(x, (weights,), None if scale is None else (scale,))[0]
 
 
 def matmuls(x, weights, scales=None, sliced=False):
-  """Returns products of the same activations with several matrices.
+  """Returns a tuple of products of the same activations; see `matmul`.
 
-  Args:
-    x: see `matmul`.
-    weights: a sequence of matrices as in `matmul`.
-    scales: one as in `matmul` for each of them; None for none.
-    sliced: whether they are slices of larger arrays, by the number of an
-      iteration: where a TPU reads them, it converts them.
-
-  Returns:
-    A tuple of `[..., out]` float32.
+  `sliced` says that weights are slices of larger arrays, by the number of an
+  iteration: a TPU converts them where it reads them.
   """
   tokens = x.reshape(-1, x.shape[-1])
   found = _matmuls(tokens, tuple(weights), tuple(scales or ()), sliced=sliced)
@@ -71,7 +59,7 @@ def _padded(dot, rows, x, weights):
 
 
 def _weights_first(x, weights):
-  """The same product; XLA's is faster on a CPU with few columns than rows."""
+  """Multiplies the other way: faster on a CPU with fewer columns than rows."""
   return jax.lax.dot_general(weights, x, (((1,), (1,)), ((), ()))).T
 
 
@@ -84,7 +72,7 @@ def _dot(x, weights):
 
 
 def _dot_sliced(x, weights):
-  """The same without a barrier, before which a slice would be a copy."""
+  """Multiplies without a barrier, before which a slice would be a copy."""
   return jax.lax.dot_general(
       x, weights, (((1,), (1,)), ((), ())), precision=precision(x.dtype),
       preferred_element_type=jnp.float32)
@@ -94,8 +82,7 @@ def precision(dtype):
   """Returns the precision of products: all digits, unless others are asked for.
 
   By default TPUs round float32 to bfloat16, and GPUs to TF32: a forward of
-  other shapes would then give other texts. `jax_default_matmul_precision` says
-  otherwise. CPUs never round.
+  other shapes would then give other texts. CPUs never round.
   """
   if dtype.itemsize < 4 or jax.config.jax_default_matmul_precision:
     return None

@@ -12,11 +12,7 @@ HEADS = -3
 
 
 def split_by_compiler() -> dict[str, int]:
-  """Returns the mesh axes that are left to the compiler, and their sizes.
-
-  Returns:
-    Those inside of a `jax.shard_map`; none elsewhere.
-  """
+  """Returns sizes of mesh axes that a `shard_map` leaves to the compiler."""
   mesh = jax.sharding.get_abstract_mesh()
   if AxisType.Manual not in mesh.axis_types:
     return {}
@@ -26,11 +22,9 @@ def split_by_compiler() -> dict[str, int]:
 
 
 def is_on_one_device() -> bool:
-  """Returns whether a function is traced for arrays of a single device.
+  """Returns whether arrays are of one device, but for `split_by_compiler`.
 
-  Returns:
-    True inside of a `jax.shard_map`, but for the axes of `split_by_compiler`,
-    and where there is one device. Elsewhere the compiler may split any array.
+  True inside of a `jax.shard_map`. Elsewhere the compiler may split any array.
   """
   mesh = jax.sharding.get_abstract_mesh()
   return AxisType.Manual in mesh.axis_types or jax.device_count() == 1
@@ -60,12 +54,10 @@ class SplitSlots:
 
   @property
   def ndim(self):
-    """The number of axes."""
     return self.array.ndim
 
   @property
   def dtype(self):
-    """The type of the numbers."""
     return self.array.dtype
 
 

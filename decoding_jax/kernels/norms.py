@@ -1,4 +1,4 @@
-"""Normalisation by the root mean square (arXiv 1910.07467)."""
+"""Normalisation of features (arXiv 1910.07467) and of logits."""
 
 import jax
 import jax.numpy as jnp
@@ -8,22 +8,15 @@ from decoding_jax.kernels.cpu import bindings
 
 
 def rms_norm(x, scale, epsilon, plus_one=False):
-  """Divides features by their root mean square, computed in float32.
+  """Divides `x [..., F]` by its root mean square, computed in float32.
 
-  Args:
-    x: `[..., F]`.
-    scale: `[F]`, what they are multiplied by afterwards.
-    epsilon: added to the mean square.
-    plus_one: whether one is added to the scale. It is not stored so, since 16
-      bits have no room for both; the result is then rounded once, at the end.
-
-  Returns:
-    Of the shape and type of `x`.
+  `scale [F]` multiplies afterwards; `plus_one` adds 1 to it. It is not stored
+  so, since 16 bits have no room for both; the result is then rounded once.
   """
   return _rms_norm(x, scale, epsilon=epsilon, plus_one=plus_one)
 
 
-def _reference(x, scale, *, epsilon, plus_one):
+def _rms_reference(x, scale, *, epsilon, plus_one):
   y = x.astype(jnp.float32)
   y *= jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + epsilon)
   scale = jnp.expand_dims(scale, range(x.ndim - 1))
@@ -33,6 +26,27 @@ def _reference(x, scale, *, epsilon, plus_one):
 
 
 _rms_norm = dispatch.on_cpu(
-    _reference, bindings.rms_norm,
+    _rms_reference, bindings.rms_norm,
     fits=lambda x, scale, **_: (
         scale.dtype == x.dtype and bindings.supports_floats(x)))
+
+
+def log_normalizer(logits, divisor=1.0):
+  """Returns largest and log_mass `[..., 1]` of float32 logits `[..., V]`.
+
+  Log-probabilities are `(logits - largest) / divisor - log_mass`; the divisor
+  `[]` is the temperature.
+  """
+  found = _log_normalizer(logits, jnp.asarray(divisor, jnp.float32))
+  return tuple(x[..., None] for x in found)
+
+
+def _softmax_reference(logits, divisor):
+  largest = logits.max(axis=-1)
+  shares = jnp.exp((logits - largest[..., None]) / divisor)
+  return largest, jnp.log(shares.sum(axis=-1))
+
+
+_log_normalizer = dispatch.on_cpu(
+    _softmax_reference, bindings.log_normalizer,
+    fits=lambda logits, _: bindings.supports_vocab(logits.shape[-1]))

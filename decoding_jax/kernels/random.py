@@ -21,45 +21,19 @@ THREEFRY = "threefry2x32"
 
 
 def fold_in(key, number):
-  """Returns `jax.random.fold_in(key, number)`.
-
-  Args:
-    key: a random key of any kind.
-    number: `[]` integer.
-
-  Returns:
-    A key of the same kind.
-  """
   if not is_threefry(key):
     return jax.random.fold_in(key, number)
   return _key(threefry_hashes(key, jnp.asarray(number, jnp.uint32)))
 
 
 def split(key, count: int = 2):
-  """Returns `jax.random.split(key, count)`.
-
-  Args:
-    key: a random key of any kind.
-    count: how many keys are wanted.
-
-  Returns:
-    `[count]` keys of the same kind.
-  """
   if not is_threefry(key):
     return jax.random.split(key, count)
   return _key(_first_hashes(key, count))
 
 
 def uniform(key, shape):
-  """Returns `jax.random.uniform` of float32, in [0, 1).
-
-  Args:
-    key: a random key of any kind.
-    shape: of the numbers.
-
-  Returns:
-    Of that shape, multiples of 2^-23.
-  """
+  """Returns float32 in [0, 1), multiples of 2^-23."""
   if not is_threefry(key):
     return jax.random.uniform(key, shape, jnp.float32)
   words = _first_hashes(key, math.prod(shape))
@@ -68,15 +42,10 @@ def uniform(key, shape):
 
 
 def gumbel(key, size: int):
-  """Draws standard Gumbels.
+  """Draws standard Gumbels `[size]` float32.
 
-  Args:
-    key: a random key of any kind, used for nothing else.
-    size: how many.
-
-  Returns:
-    `[size]` float32. Large ones, which win, are exact to the last digit up to
-    22; those of JAX end at 16.6.
+  Large ones, which win, are exact to the last digit up to 22; those of JAX end
+  at 16.6.
   """
   if not is_threefry(key):
     return jax.random.gumbel(key, (size,), jnp.float32)
@@ -84,19 +53,11 @@ def gumbel(key, size: int):
 
 
 def is_threefry(key) -> bool:
-  """Returns whether a random key is one of Threefry."""
   return str(jax.random.key_impl(key)) == THREEFRY
 
 
 def exponential(words):
-  """Returns standard exponentials made of random words.
-
-  Args:
-    words: uint32, uniform.
-
-  Returns:
-    float32 of that shape, positive and finite.
-  """
+  """Returns positive, finite exponentials of uniform uint32 words."""
   # The smallest is half a unit, so that small ones keep all their digits.
   uniform = (words.astype(jnp.float32) + 0.5) * 2.0**-32
   # Clamp below 1 so that no value is inf: a token that holds all the
@@ -105,15 +66,9 @@ def exponential(words):
 
 
 def bits(key, size: int):
-  """Returns random words.
+  """Returns random words `[size]` uint32 of a key of Threefry.
 
-  Args:
-    key: of Threefry.
-    size: how many.
-
-  Returns:
-    `[size]` uint32: the first halves of the hashes of 0, 1, ..., then the
-    second halves.
+  The first halves of the hashes of 0, 1, ... come first, then the second ones.
   """
   half = (size + 1) // 2
   words = threefry(jax.random.key_data(key), jnp.arange(half, dtype=jnp.uint32),
@@ -122,16 +77,7 @@ def bits(key, size: int):
 
 
 def bits_at(key, size: int, places):
-  """Returns some of the random words that `bits` has.
-
-  Args:
-    key: of Threefry.
-    size: how many `bits` makes.
-    places: `[...]` uint32, less than `size`.
-
-  Returns:
-    `[...]` uint32, a function of key and position alone.
-  """
+  """Returns the words of `bits(key, size)` at `places [...]` uint32."""
   half = jnp.uint32((size + 1) // 2)
   first = places < half
   words = threefry(jax.random.key_data(key),
@@ -142,16 +88,7 @@ def bits_at(key, size: int, places):
 
 @jax.jit  # Traced once for all callers.
 def threefry(key, first, second):
-  """Hashes pairs of words by Threefry-2x32 with 20 rounds.
-
-  Args:
-    key: `[2]` uint32.
-    first: `[...]` uint32, first halves of what is hashed.
-    second: `[...]` uint32, second halves.
-
-  Returns:
-    first and second halves of the hashes.
-  """
+  """Hashes pairs of words `[...]` under `key [2]`, all uint32, to pairs."""
   keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)
   first, second = first + keys[0], second + keys[1]
   for i in range(5):
@@ -165,25 +102,15 @@ def threefry(key, first, second):
 
 
 def threefry_hashes(key, numbers):
-  """Returns hashes of numbers under a key.
-
-  Args:
-    key: a random key of Threefry.
-    numbers: `[...]` uint32, second halves of words whose first halves are 0.
-
-  Returns:
-    `[..., 2]` uint32, both halves.
-  """
+  """Returns hashes `[..., 2]` of `(0, number)`, `numbers [...]` uint32."""
   return _hashes(jax.random.key_data(key), numbers)
 
 
 def _first_hashes(key, count):
-  """Returns the hashes of 0, 1, ...: `[count, 2]`."""
   return _hashes_of_first(jax.random.key_data(key), count=count)
 
 
 def _key(words):
-  """Returns a key, or several, of words `[..., 2]`."""
   return jax.random.wrap_key_data(words, impl=THREEFRY)
 
 

@@ -24,16 +24,10 @@ _SAME = PartitionSpec()
 
 
 def zeros(shape, dtype, axis):
-  """Makes keys or values of an empty cache, split over the devices of a layer.
+  """Returns empty keys or values, split over the devices of a layer.
 
-  Args:
-    shape: `[..., B, H, C, S]`, or `[..., B, H, S, C]`.
-    dtype: their type.
-    axis: of the slots, from the end.
-
-  Returns:
-    `SplitSlots`; an array where heads alone are split, or nothing is: where s
-    does not divide S.
+  `axis` is that of the slots, from the end. `SplitSlots`; or an array where
+  heads alone are split, or s does not divide S.
   """
   sizes, layout = list(shape), mesh_axes.layout_of(shape[mesh_axes.HEADS])
   if not sizes[axis] or sizes[axis] % layout.ways:
@@ -50,14 +44,8 @@ def zeros(shape, dtype, axis):
 def commit(targets, sources, slots, lengths):
   """Copies slots of a block into caches: each device writes its own ones.
 
-  Args:
-    targets: a sequence of `SplitSlots`.
-    sources: as many keys or values of a block, with N slots.
-    slots: `[B, K]` int32, of the block.
-    lengths: `[B]` int32, where to; a start beyond S - K is moved back to it.
-
-  Returns:
-    list of `SplitSlots`.
+  `targets` are `SplitSlots`, `sources` the keys or values of a block, `slots
+  [B, K]` and `lengths [B]` as in `kernels.commit`.
   """
   layout = mesh_axes.layout_of(targets[0].shape[mesh_axes.HEADS])
   arrays = [target.array for target in targets]
@@ -76,16 +64,7 @@ def commit(targets, sources, slots, lengths):
 
 
 def _commit(layout, axis, target, source, slots, lengths):
-  """Returns what a device has after a commit.
-
-  Args:
-    layout: of the cache.
-    axis: of the slots, from the end.
-    target: keys or values of this device.
-    source: those of the block, of all heads.
-    slots: `[B, K]`.
-    lengths: `[B]`.
-  """
+  """Returns a device's part of one array after a commit."""
   heads, first = layout.place()
   count, there = slots.shape[1], target.shape[axis]
   number = min(-(-count // layout.ways), there)
@@ -111,16 +90,9 @@ def _commit(layout, axis, target, source, slots, lengths):
 def attend(attention, q, parts):
   """Attends to stretches of keys, each device to its own slots of them.
 
-  Args:
-    attention: `(q [B, T, H, G, C], parts) -> (y [B, H, G, T, C] float32,
-      log_sum [B, H, G, T] float32)`, a pair of `dot_product_attention.merge`.
-      It is called for the heads and slots of a device, where a query may see
-      nothing.
-    q: `[B, T, H, G, C]`, scaled.
-    parts: of `dot_product_attention.attention`, one at least of `SplitSlots`.
-
-  Returns:
-    `[B, T, H, G, C]` float32.
+  `attention(q [B, T, H, G, C], parts)` returns a pair of
+  `dot_product_attention.merge`. It is called for the heads and slots of a
+  device, where a query may see nothing.
   """
   shape, layout = q.shape, mesh_axes.layout_of(q.shape[2])
   # Else all devices have all queries, as in a draft model that is not split.
@@ -147,12 +119,6 @@ def together(parts):
 
   It would split them by heads, as far as that goes, and what they are computed
   from: where a cache of them is then attended to, they would be gathered.
-
-  Args:
-    parts: of `dot_product_attention.attention`, without `SplitSlots`.
-
-  Returns:
-    The same.
   """
   whole = lambda x: jax.lax.with_sharding_constraint(x, _SAME)
   return tuple((whole(keys), whole(values), *seen)
@@ -160,7 +126,7 @@ def together(parts):
 
 
 def _gathered(layout, q, shape):
-  """Returns the queries of a device's heads, of which it has some."""
+  """Gathers the queries of a device's heads, of which it has some."""
   q = jax.lax.all_gather(q, layout.axis, axis_index_groups=layout.groups(),
                          axis=2, tiled=True)
   return q.reshape(*shape[:2], -1, *shape[3:])
@@ -173,16 +139,10 @@ def _heads(layout, q, shape):
 
 
 def _merged(layout, found, shape, divides):
-  """Merges attentions of the devices that have the same heads.
+  """Merges the pair `found` over the devices that have the same heads.
 
-  Args:
-    layout: of the cache.
-    found: attention to the slots of this device, and the log-sum-exp.
-    shape: of all queries.
-    divides: whether each device gets an n-th of the queries' attention.
-
-  Returns:
-    `[B, T, 1, H G / n, C]`, or `[B, T, H, G, C]`.
+  Returns `[B, T, 1, H G / n, C]` if n `divides` the queries, or `[B, T, H, G,
+  C]`.
   """
   y, log_sum = found
   log_sums = jax.lax.all_gather(log_sum, layout.axis,
@@ -200,7 +160,6 @@ def _merged(layout, found, shape, divides):
 
 
 def _arrays(part, layout):
-  """Returns the arrays of a part, and how they are split."""
   keys, values, *seen = part
   if mesh_axes.is_split(keys):
     return (keys.array, values.array, seen), (
@@ -209,13 +168,6 @@ def _arrays(part, layout):
 
 
 def _own_part(layout, part, own):
-  """Returns what a device attends to.
-
-  Args:
-    layout: of the cache.
-    part: of `attend`.
-    own: what the device has of its arrays.
-  """
   keys, values, (mask, *span) = own
   heads, first = layout.place()
   if mesh_axes.is_split(part[0]):
@@ -243,7 +195,6 @@ def _before(end, layout, first):
 
 
 def _part(x, index, size, axis):
-  """Returns the part of an array with some number, of parts of a size."""
   return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis)
 
 

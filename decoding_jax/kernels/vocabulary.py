@@ -21,19 +21,12 @@ from decoding_jax.kernels import random
 
 
 def shards() -> int:
-  """Returns n, over how many devices V is split where this is traced."""
+  """Returns n, the number of devices that V is split over here."""
   return math.prod(mesh_axes.split_by_compiler().values())
 
 
 def split(x):
-  """Splits the last axis of an array over the devices of a layer.
-
-  Args:
-    x: `[..., V]`.
-
-  Returns:
-    The same numbers. n need not divide V.
-  """
+  """Splits the last axis `[..., V]` over the devices of a layer; any n."""
   if shards() == 1:
     return x
   return jax.lax.with_sharding_constraint(
@@ -41,16 +34,10 @@ def split(x):
 
 
 def from_parts(part, size: int, *arrays):
-  """Makes an array of which each device makes its own part.
+  """Returns `[size]` float or bool, of which each device makes its own part.
 
-  Args:
-    part: `(first token [], number, *arrays) -> [number]`, the numbers of the
-      tokens from the first one on; there are some after the last token.
-    size: V.
-    *arrays: what all devices have.
-
-  Returns:
-    `[V]`, split.
+  `part(first, number, *arrays) -> [number]` are the numbers of the tokens from
+  `first` on; some are after the last token.
   """
   axes, number = _axes(), -(-size // shards())
 
@@ -63,14 +50,9 @@ def from_parts(part, size: int, *arrays):
 
 
 def take(x, tokens):
-  """Returns what an array has at some tokens: n sums of as many numbers.
+  """Returns what `x [..., V]` has at `tokens [..., K]`, or at `[]` of `[V]`.
 
-  Args:
-    x: `[..., V]`.
-    tokens: `[..., K]` int32, of as many axes; or `[]` for `[V]`.
-
-  Returns:
-    Of the shape of `tokens`.
+  On a mesh by sums of n numbers, instead of gathering V.
   """
   if shards() == 1:
     return x[tokens] if x.ndim == 1 else buffers.take_along(x, tokens, axis=-1)
@@ -81,15 +63,9 @@ def take(x, tokens):
 
 
 def put(x, tokens, values):
-  """Returns the array with other values at some tokens.
+  """Returns `x [V]` with other values at different tokens, `[]` or `[K]`.
 
-  Args:
-    x: `[V]`.
-    tokens: `[]` or `[K]` int32, different ones; V and more stands for none.
-    values: of that shape, or one for all.
-
-  Returns:
-    `[V]`.
+  Tokens of V and more are dropped.
   """
   if shards() == 1:
     return x.at[tokens].set(values, mode="drop")
@@ -100,16 +76,10 @@ def put(x, tokens, values):
 
 
 def top_k(values, k: int):
-  """Returns the largest values in order, and their tokens.
+  """Returns the k largest of `values [..., V]` in order, and their tokens.
 
-  Each device finds its own k, and all of them the largest of n k pairs.
-
-  Args:
-    values: `[..., V]`, of a float type.
-    k: static, at most V.
-
-  Returns:
-    `[..., k]`, and `[..., k]` int32; of equal values the first comes first.
+  Each device finds its own k, and all of them the largest of n k pairs. Of
+  equal values the first comes first.
   """
   if shards() == 1:
     return gumbel_lib.top_k(values, k)
@@ -133,29 +103,18 @@ def top_k(values, k: int):
 
 
 def most_probable(values):
-  """Returns the token of the largest value, of equal ones the first.
+  """Returns the token `[...]` of the largest value, of equal ones the first.
 
   On a CPU `argmax` takes four times as long.
-
-  Args:
-    values: `[..., V]`.
-
-  Returns:
-    `[...]` int32.
   """
   return top_k(values, 1)[1].squeeze(-1)
 
 
 def gumbel(key, size: int):
-  """Draws standard Gumbels, each a function of the key and its token alone.
+  """Draws standard Gumbels `[size]`, each of the key and its token alone.
 
-  Args:
-    key: a random key, used for nothing else.
-    size: V.
-
-  Returns:
-    `[V]` float32, the same numbers on any mesh. With keys of Threefry each
-    device makes its own ones, with other keys all of them.
+  They are the same on any mesh. With keys of Threefry each device makes its own
+  ones, with other keys all of them.
   """
   if shards() == 1 or not random.is_threefry(key):
     return split(random.gumbel(key, size))
@@ -166,15 +125,8 @@ def gumbel(key, size: int):
 def gumbel_top_k(key, log_probs, k: int):
   """Draws k tokens without replacement (Kool et al. 2019, section 2).
 
-  Args:
-    key: a random key.
-    log_probs: `[V]` float32.
-    k: static, at most V.
-
-  Returns:
-    perturbed log-probabilities `[k]`, descending, which is draw order, and
-    tokens `[k]` int32. A perturbed value of -inf marks a token of probability
-    zero.
+  Returns perturbed log-probabilities `[k]`, descending, which is draw order,
+  and tokens `[k]` int32. A value of -inf marks a zero-probability token.
   """
   if shards() == 1:
     return gumbel_lib.gumbel_top_k(key, log_probs, k)
@@ -186,6 +138,5 @@ def _axes():
 
 
 def _places(tokens, size):
-  """`[..., V]` bool, where each token is."""
   return tokens[..., None] == split(jax.lax.broadcasted_iota(
       tokens.dtype, (*(1,) * tokens.ndim, size), tokens.ndim))

@@ -62,16 +62,15 @@ def _init(options, context: Context, state: DecodeState) -> DecodeState:
   if by_draft:
     state = state.replace(draft_cache=greedy_rollout.extend(
         context.draft, context.draft_params, state.draft_cache, newest, 1)[1])
-  none = jnp.zeros_like(state.length)
   return state.replace(
       target_cache=cache, carry=(logits[:, 0], text_reward.init(context)),
-      stats=Stats(none + 1, none + int(by_draft), none, none, none[:, None],
-                  {"reward_calls": none}))
+      stats=Stats.zeros(len(logits), reward_calls=()).add(
+          target_calls=1, draft_calls=int(by_draft)))
 
 
 def _step(options, context: Context, state: DecodeState) -> DecodeState:
   """Rolls out the candidates, compares their rewards, commits one token."""
-  running, stats = (~state.done).astype(jnp.int32), state.stats
+  running = (~state.done).astype(jnp.int32)
   logits, reward_states = state.carry
   choice = candidates.choose(
       context, options, (state.target_cache, state.draft_cache), logits,
@@ -86,11 +85,8 @@ def _step(options, context: Context, state: DecodeState) -> DecodeState:
   return state.replace(
       carry=(logits, text_reward.advance(context, reward_states, token,
                                          count[:, None] > 0)),
-      stats=stats.replace(
-          target_calls=stats.target_calls + calls + (
-              0 if by_draft else rolled),
-          draft_calls=stats.draft_calls + (rolled if by_draft else 0),
-          emitted=stats.emitted + count,
-          accepted_by_depth=stats.accepted_by_depth + running[:, None],
-          extra={"reward_calls": stats.extra["reward_calls"] +
-                 running * options.num_candidates}))
+      stats=state.stats.add(
+          target_calls=calls + (0 if by_draft else rolled),
+          draft_calls=rolled if by_draft else 0, emitted=count,
+          accepted_by_depth=running[:, None],
+          reward_calls=running * options.num_candidates))

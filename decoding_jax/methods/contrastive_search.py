@@ -63,10 +63,9 @@ def _init(context: Context, state: DecodeState) -> DecodeState:
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache,
       token_buffer.newest(state, 1), 1)
-  none = jnp.zeros_like(state.length)
   return state.replace(
       target_cache=cache, carry=logits[:, 0],
-      stats=Stats(none + 1, none, none, none, none[:, None], {}))
+      stats=Stats.zeros(len(logits)).add(target_calls=1))
 
 
 def _step(num_candidates, penalty, context: Context,
@@ -84,15 +83,12 @@ def _step(num_candidates, penalty, context: Context,
   state, count = token_buffer.commit(
       state, token, token_buffer.log_probs(state.carry[:, None], token),
       running, context.eos_id)
-  stats = state.stats
   return state.replace(
       carry=buffers.take_along(next_logits, index[..., None], axis=1)[:, 0],
       target_cache=cache_lib.commit(cache, block, index.astype(jnp.int32),
                                     count),
-      stats=stats.replace(
-          target_calls=stats.target_calls + running,
-          emitted=stats.emitted + count,
-          accepted_by_depth=stats.accepted_by_depth + running[:, None]))
+      stats=state.stats.add(target_calls=running, emitted=count,
+                            accepted_by_depth=running[:, None]))
 
 
 def _forward(context: Context, cache, candidates):

@@ -58,10 +58,8 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
 
 def _init(context: Context, state: DecodeState) -> DecodeState:
   """Sets `carry` to the states of the reward."""
-  none = jnp.zeros_like(state.length)
-  return state.replace(carry=text_reward.init(context), stats=Stats(
-      none, none, none, none, none[:, None],
-      {"reward_calls": none, "fallbacks": none}))
+  return state.replace(carry=text_reward.init(context), stats=Stats.zeros(
+      len(state.length), reward_calls=(), fallbacks=()))
 
 
 def _step(sizes, beta, threshold, context: Context,
@@ -117,11 +115,7 @@ def _commit(context, state, sizes, drafted, scored, chosen, fallback):
           context.draft, context.draft_params, state.draft_cache,
           jnp.concatenate([before, tokens[:, :-1]], axis=1), count)[1],
       lambda: cache_lib.commit(state.draft_cache, drafted.block, slots, count))
-  stats, fell = state.stats, fallback.astype(jnp.int32)
-  extra = {
-      "reward_calls": stats.extra["reward_calls"] + sizes.count * (
-          running + fell),
-      "fallbacks": stats.extra["fallbacks"] + fell}
+  fell = fallback.astype(jnp.int32)
   order = jnp.arange(sizes.steps)[None]
   return new.replace(
       carry=text_reward.advance(context, state.carry, tokens,
@@ -129,12 +123,10 @@ def _commit(context, state, sizes, drafted, scored, chosen, fallback):
       target_cache=cache_lib.commit(state.target_cache, scored.block, slots,
                                     count),
       draft_cache=draft_cache,
-      stats=stats.replace(
-          target_calls=stats.target_calls + scored.calls,
-          draft_calls=stats.draft_calls + drafted.calls + fell,
-          emitted=stats.emitted + count,
-          accepted_by_depth=stats.accepted_by_depth + running[:, None],
-          extra=extra))
+      stats=state.stats.add(
+          target_calls=scored.calls, draft_calls=drafted.calls + fell,
+          emitted=count, accepted_by_depth=running[:, None],
+          reward_calls=sizes.count * (running + fell), fallbacks=fell))
 
 
 def _rewards(context, state, found):

@@ -3,7 +3,7 @@
 import functools
 
 from decoding_jax import sampling
-from decoding_jax.speculation import parallel_chain, rounds
+from decoding_jax.speculation import parallel_chain, verifiers
 from decoding_jax.types import Decoder, Method
 from decoding_jax.validation import values
 
@@ -40,5 +40,6 @@ def _decoder(depth, greedy) -> Decoder:
   if greedy:
     return parallel_chain.decoder(
         depth, lambda key, log_probs: sampling.most_probable(log_probs),
-        rounds.match)
-  return parallel_chain.decoder(depth, sampling.draw, rounds.reject)
+        verifiers.match())
+  return parallel_chain.decoder(depth, sampling.draw,
+                                verifiers.recursive(replacement=False))

@@ -3,7 +3,7 @@
 import functools
 
 from decoding_jax import sampling
-from decoding_jax.speculation import prepared_chains, rounds
+from decoding_jax.speculation import prepared_chains, verifiers
 from decoding_jax.types import Decoder, Method
 from decoding_jax.validation import values
 
@@ -53,5 +53,6 @@ def _decoder(guesses, greedy) -> Decoder:
   if greedy:
     return prepared_chains.decoder(
         guesses, lambda key, log_probs: sampling.most_probable(log_probs),
-        rounds.match)
-  return prepared_chains.decoder(guesses, sampling.draw, rounds.reject)
+        verifiers.match())
+  return prepared_chains.decoder(guesses, sampling.draw,
+                                 verifiers.recursive(replacement=False))

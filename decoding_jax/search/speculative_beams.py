@@ -140,11 +140,6 @@ def _kept_before(sizes: Sizes, found: _Found, kept, levels):
   return mask & (of_slot < levels[:, None, None])
 
 
-def _take(x, indices):
-  """Returns `x[b, indices[b]]` of each row."""
-  return jax.vmap(lambda x, i: x[i])(x, indices)
-
-
 def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
   """Searches beams of the draft model; returns all nodes and its block."""
   texts, count = texts_lib.first(found.texts, sizes.beams), sizes.nodes()
@@ -168,12 +163,13 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
     tokens, parents, scores = jax.vmap(lambda log_probs, scores: beam_lib.plain(
         None, log_probs, scores, sizes.width))(log_probs, scores)
     own = jnp.arange(count)[None] == first + jnp.arange(sizes.width)[:, None]
-    nodes = _Nodes(tokens, above + parents, _take(nodes.beams, parents),
-                   _take(nodes.mask, parents) | own[None],
-                   _take(alive, parents), jax.vmap(lambda x, i, token: x[
-                       i, token])(log_probs, parents, tokens))
+    pick = lambda x: texts_lib.pick(x, parents)
+    nodes = _Nodes(tokens, above + parents, pick(nodes.beams),
+                   pick(nodes.mask) | own[None], pick(alive), jax.vmap(
+                       lambda x, i, token: x[i, token])(log_probs, parents,
+                                                        tokens))
     levels.append(nodes)
-    alive = nodes.valid & ~token_buffer.ends(tokens, context.eos_id) & (
+    alive = token_buffer.go_on(context, nodes.valid, tokens) & (
         scores.log_probs > -jnp.inf)
     above, first = first, first + sizes.width
   return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *levels), block
@@ -219,8 +215,8 @@ def _read_level(sizes: Sizes, context: Context, cache: Cache, found: _Found,
   older = _kept_before(sizes, found, kept, found.levels - 2)
   two = (nodes.beams[..., None] == jnp.arange(sizes.beams)[None, None]) & (
       found.levels > 1)[:, None, None]
-  mask = jnp.concatenate(
-      [_take(older, nodes.beams), two, nodes.mask[..., :-sizes.width]], axis=2)
+  mask = jnp.concatenate([texts_lib.pick(older, nodes.beams), two,
+                          nodes.mask[..., :-sizes.width]], axis=2)
   positions = jnp.broadcast_to(
       (cache.length + found.levels - 1 + depth)[:, None], nodes.tokens.shape)
   slot = kept + 2 * sizes.beams + (depth - 1) * sizes.width
@@ -236,7 +232,8 @@ def _score(sizes: Sizes, context: Context, cache: Cache, found: _Found,
       jnp.zeros(sizes.beams, jnp.int32),
       jnp.repeat(1 + jnp.arange(sizes.depth, dtype=jnp.int32), sizes.width)])
   positions = (cache.length + found.levels - 1)[:, None] + depths[None]
-  mask = jnp.concatenate([_take(older, drafted.beams), drafted.mask], axis=2)
+  mask = jnp.concatenate(
+      [texts_lib.pick(older, drafted.beams), drafted.mask], axis=2)
   return context.target.forward(context.target_params, drafted.tokens,
                                 positions, cache, found.texts.block, kept, mask)
 
@@ -245,7 +242,7 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
             drafted: _Nodes, logits, runs, limit):
   """Goes on with beam search for as long as its beams are drafted.
 
-  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and the
+  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and
   slots to keep them in, `_NOWHERE` for those that only fill up J.
   """
   order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]
@@ -259,16 +256,16 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
     tokens, parents, valid, drafts, first = nodes
     expand = level.expand if not sizes.relaxed else relaxed_beams.expand(
         (tokens, parents, valid, drafts))
-    new = texts_lib.grow(expand, sizes.beams, context, keys, levels,
-                         _take(logits, texts.state[:, :sizes.beams]), texts)
+    new = texts_lib.grow(
+        expand, sizes.beams, context, keys, levels,
+        texts_lib.pick(logits, texts.state[:, :sizes.beams]), texts)
     same = (tokens[:, None] == texts_lib.newest(new)[..., None]) & (
         parents[:, None] == new.state[..., None]) & valid[:, None]
     # A text that has ended needs no node.
     there = (same.any(axis=-1) | ~new.alive).all(axis=1)
     node = first + jnp.argmax(same, axis=-1).astype(jnp.int32)
     new = new.replace(state=node)
-    texts = jax.tree.map(lambda new, old: jnp.where(going.reshape(
-        -1, *(1,) * (new.ndim - 1)), new, old), new, texts)
+    texts = texts_lib.where(going, new, texts)
     levels += going.astype(jnp.int32)
     accepted = going & there
     going = accepted & texts.alive.any(axis=1) & (levels < limit)

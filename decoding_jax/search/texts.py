@@ -75,14 +75,16 @@ def empty(batch: int, limit: int, slots: int) -> Texts:
 
 def begin(cache: Cache, batch: int, limit: int, slots: int, state,
           counts) -> Texts:
-  """Returns the same for a search by levels, of one cache.
-
-  `state` is a tree of `[B, 1, ...]`, `counts` a dict of `[B]`.
-  """
+  """Returns the same for a search by levels, with `counts` a row."""
   return empty(batch, limit, slots).replace(
       beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
                         beam_lib.root()),
       block=cache_lib.init_block(cache, slots), state=state, counts=counts)
+
+
+def pick(x, index):
+  """Returns `x[b, index[b]]` of each row b."""
+  return jax.vmap(lambda x, i: x[i])(x, index)
 
 
 def repeat(texts: Texts, width: int) -> Texts:
@@ -92,7 +94,7 @@ def repeat(texts: Texts, width: int) -> Texts:
 
 def take(texts: Texts, index) -> Texts:
   """Returns texts `index [B, W']`, repeatedly if asked; one block for all."""
-  return _each(lambda x: jax.vmap(lambda x, i: x[i])(x, index), texts)
+  return _each(lambda x: pick(x, index), texts)
 
 
 def first(texts: Texts, width: int) -> Texts:
@@ -206,16 +208,12 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
 
 
 def append(context: Context, texts: Texts, tokens, logits,
-           pause=(NONE,)) -> Texts:
-  """Adds `tokens [B, W]` to texts that are alive.
-
-  After a token of `pause [...]` a text is not alive, as after its end.
-  """
+           pause=None) -> Texts:
+  """Adds `tokens [B, W]` to texts that are alive, which `pause` may end."""
   new = _put(texts, tokens, token_buffer.log_probs(logits, tokens))
-  over = (token_buffer.ends(tokens, context.eos_id) |
-          (new.lengths == texts.tokens.shape[-1]) |
-          token_buffer.ends(tokens, jnp.asarray(pause)))
-  return new.replace(alive=texts.alive & ~over)
+  return new.replace(alive=token_buffer.go_on(
+      context, texts.alive, tokens, texts.tokens.shape[-1] - new.lengths,
+      pause))
 
 
 def grow(expand, width, context: Context, keys, i, logits,
@@ -229,14 +227,13 @@ def grow(expand, width, context: Context, keys, i, logits,
                                   texts.alive[:, :logits.shape[1]])
   keys = jax.vmap(random.fold_in)(keys, i)
   tokens, parents, beam, counts = expand(keys, context, log_probs, texts, width)
-  own_log_probs = token_buffer.log_probs(
-      jax.vmap(lambda x, i: x[i])(logits, parents), tokens)
+  own_log_probs = token_buffer.log_probs(pick(logits, parents), tokens)
   new = take(texts, parents)
   # Slots of ended texts are those of others, and nothing attends to them.
   own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]
   return _put(new, tokens, own_log_probs).replace(
       # A text of probability 0 only fills up W.
-      alive=(new.alive & ~token_buffer.ends(tokens, context.eos_id) &
+      alive=(token_buffer.go_on(context, new.alive, tokens) &
              (beam.log_probs > -jnp.inf)),
       beam=beam, counts=counts,
       mask=new.mask | (jnp.arange(new.mask.shape[-1])[None, None] == own))
@@ -267,19 +264,14 @@ def _put(texts: Texts, tokens, log_probs) -> Texts:
 
 
 def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
-  """Returns the state with counts of 0, of `depth` drafted levels."""
-  none = jnp.zeros_like(state.length)
-  return state.replace(stats=Stats(
-      none, none, none, none, jnp.zeros((len(none), depth + 1), jnp.int32),
-      extra))
+  """Returns the state with counts of 0, and further ones as in `extra`."""
+  return state.replace(stats=Stats.zeros(len(state.length), depth).replace(
+      extra=extra))
 
 
 def commit(state: DecodeState, texts: Texts, extra, *, target_calls,
            **counts) -> DecodeState:
-  """Commits the first text of each row, with which all rows are done.
-
-  `extra` are further counts of a row, `counts` fields of `Stats`.
-  """
+  """Commits the first text of each row, with which all rows are done."""
   count = texts.lengths[:, 0]
   put = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
                                               count)

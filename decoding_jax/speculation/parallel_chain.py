@@ -26,41 +26,34 @@ import jax.numpy as jnp
 from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import rounds
-from decoding_jax.types import Array, Context, DecodeState, Decoder
+from decoding_jax.speculation import rounds, tree_decoder
+from decoding_jax.types import Array, Context, DecodeState, Decoder, Verifier
 
 
 @flax.struct.dataclass
 class _Drafts:
-  """Drafted tokens in their order.
-
-  Attributes:
-    tokens: `[B, T]` int32; T is D, or D - 1 of those that are pending.
-    log_probs: `[B, T, V]` float32, of which they are samples.
-  """
-  tokens: Array
-  log_probs: Array
+  """Drafted tokens in their order."""
+  tokens: Array  # `[B, T]` int32; T is D, or D - 1 of those that are pending
+  log_probs: Array  # `[B, T, V]` float32, of which they are samples
 
 
-def decoder(depth: int, draw: Callable, judge: Callable) -> Decoder:
-  """The decoder that drafts D tokens while the target scores as many.
+def decoder(depth: int, draw: Callable, verifier: Verifier) -> Decoder:
+  """Makes PEARL's decoder: D tokens are drafted while as many are scored.
 
   The outcome of a round is 1 where tokens are pending. The target carries these
   and the drafter the last of them, up to which its cache goes.
+  `stats.extra` has `post_verify_calls [B]`.
 
   Args:
     depth: D, at least 2.
     draw: `(key, log_probs [V]) -> token []`, drafts.
-    judge: of `rounds.verify`.
-
-  Returns:
-    The decoder; its `stats.extra` has `post_verify_calls [B]`, those of the
-    target calls that were a post-verify.
+    verifier: has a rule for chains.
   """
   return rounds.decoder(rounds.Rounds(
       functools.partial(_begin, depth), functools.partial(_propose, depth),
       _score, functools.partial(_prepare, depth, draw),
-      functools.partial(_settle, depth, judge), depth), 2 * depth - 2)
+      functools.partial(_settle, depth, verifier), depth,
+      ("post_verify_calls",)), 2 * depth - 2)
 
 
 def _begin(depth, context: Context, state: DecodeState):
@@ -68,7 +61,7 @@ def _begin(depth, context: Context, state: DecodeState):
   pending = len(zeros), depth - 1
   drafts = _Drafts(jnp.zeros(pending, jnp.int32), jnp.zeros(
       (*pending, context.target.vocab_size), jnp.float32))
-  return rounds.Carry(drafts, zeros, zeros), {"post_verify_calls": zeros}
+  return rounds.Carry(drafts, zeros, zeros)
 
 
 def _propose(depth, context: Context, drafting: rounds.Drafting):
@@ -100,19 +93,10 @@ def _prepare(depth, draw, context: Context, drafting: rounds.Drafting):
 
 
 def draft(depth, draw, keys, context: Context, cache, last):
-  """Drafts D tokens, one after the other.
+  """Drafts D tokens after `last [B]`, which the draft model's cache lacks.
 
-  Args:
-    depth: D.
-    draw: of `decoder`.
-    keys: `[B]` random keys.
-    context: holds the draft model.
-    cache: its cache, up to the token before the last one.
-    last: `[B]` int32, after which it drafts.
-
-  Returns:
-    tokens `[B, D]`, their distributions `[B, D, V]`, and the cache, which has
-    all but the last of them.
+  Returns tokens `[B, D]`, the log-probabilities `[B, D, V]` that they are
+  drawn of, and the cache with all but the last of them.
   """
   def step(carry, keys):
     token, cache = carry
@@ -127,27 +111,28 @@ def draft(depth, draw, keys, context: Context, cache, last):
   return tokens.swapaxes(0, 1), log_probs.swapaxes(0, 1), cache
 
 
-def _settle(depth, judge, context: Context, before: DecodeState, early,
+def _settle(depth, verifier, context: Context, before: DecodeState, early,
             fresh: _Drafts, logits) -> DecodeState:
   del early
   carry = before.carry
   _, keys = rounds.split_keys(before.keys, before.step)
   with jax.named_scope("verify"):
     chain, size = _judged(carry.text, carry.outcome > 0, fresh)
-    tokens, accepted = jax.vmap(functools.partial(rounds.verify, judge))(
+    tokens, accepted = jax.vmap(functools.partial(rounds.verify, verifier))(
         keys, logits, context.warper, chain, size)
   with jax.named_scope("commit"):
-    state, _ = token_buffer.commit(
+    state, count = token_buffer.commit(
         before, tokens, token_buffer.log_probs(logits, tokens),
         jnp.minimum(accepted + 1, size), context.eos_id)
     outcome = ((accepted == size) & ~state.done).astype(jnp.int32)
     pending = jax.tree.map(lambda x: x[:, 1:], fresh)
-    state = state.replace(
+    return state.replace(
         carry=rounds.Carry(pending, carry.drafter, outcome),
-        target_cache=cache_lib.rewind(state.target_cache, state.length - 1))
-    return rounds.count(before, state, accepted, depth,
-                        carry.outcome * (depth - 1),
-                        post_verify_calls=carry.outcome)
+        target_cache=cache_lib.rewind(state.target_cache, state.length - 1),
+        stats=tree_decoder.count_call(
+            before, accepted, count, draft_calls=depth,
+            nodes=carry.outcome * (depth - 1),
+            post_verify_calls=carry.outcome))
 
 
 def _judged(pending: _Drafts, some, fresh: _Drafts):

@@ -31,8 +31,8 @@ from decoding_jax import kernels, sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import parallel_chain, rounds
-from decoding_jax.types import Array, Context, DecodeState, Decoder
+from decoding_jax.speculation import parallel_chain, rounds, tree_decoder
+from decoding_jax.types import Array, Context, DecodeState, Decoder, Verifier
 
 # The outcome before the first round.
 _NO_OUTCOME = -1
@@ -40,56 +40,40 @@ _NO_OUTCOME = -1
 
 @flax.struct.dataclass
 class _Chain:
-  """What the target scores.
-
-  Attributes:
-    tokens: `[B, D]` int32.
-    log_probs: `[B, D, V]` float32, of which they are samples.
-    prepared: `[B]` bool, whether they were there at once.
-  """
-  tokens: Array
-  log_probs: Array
-  prepared: Array
+  """What the target scores."""
+  tokens: Array  # `[B, D]` int32
+  log_probs: Array  # `[B, D, V]` float32, of which they are samples
+  prepared: Array  # `[B]` bool, whether they were there at once
 
 
 @flax.struct.dataclass
 class _Prepared:
-  """What the drafter has.
-
-  Attributes:
-    chain: `[B, D]` int32, what the target scores.
-    guesses: `[B, G]` int32, tokens that may follow its prefixes.
-    tokens: `[B, G, D]` int32, drafted after these.
-    log_probs: `[B, G, D, V]` float32.
-  """
-  chain: Array
-  guesses: Array
-  tokens: Array
-  log_probs: Array
+  """What the drafter has."""
+  chain: Array  # `[B, D]` int32, what the target scores
+  guesses: Array  # `[B, G]` int32, tokens that may follow its prefixes
+  tokens: Array  # `[B, G, D]` int32, drafted after these
+  log_probs: Array  # `[B, G, D, V]` float32
 
 
 def decoder(guesses: tuple[int, ...], draw: Callable,
-            judge: Callable) -> Decoder:
-  """The decoder that prepares chains while the target scores one.
+            verifier: Verifier) -> Decoder:
+  """Makes SSD's decoder: chains are prepared while the target scores one.
 
   The outcome of a round is how many drafted tokens were accepted.
+  `stats.extra` has `prepared_calls [B]`.
 
   Args:
     guesses: `D + 1` numbers, tokens that are guessed where 0, 1, ..., D are
       accepted; G together.
     draw: `(key, log_probs [V]) -> token []`, drafts.
-    judge: of `rounds.verify`.
-
-  Returns:
-    The decoder; its `stats.extra` has `prepared_calls [B]`, those of the target
-    calls whose chain had been prepared.
+    verifier: has a rule for chains.
   """
   depth = len(guesses) - 1
   return rounds.decoder(rounds.Rounds(
       functools.partial(_begin, guesses),
       functools.partial(_propose, guesses, draw), _score,
       functools.partial(_prepare, guesses, draw),
-      functools.partial(_settle, depth, judge), depth),
+      functools.partial(_settle, depth, verifier), depth, ("prepared_calls",)),
                         depth, max_samples_per_node=max(guesses))
 
 
@@ -106,8 +90,7 @@ def _begin(guesses, context: Context, state: DecodeState):
   prepared = _Prepared(
       empty(depth), empty(number), empty(*chains),
       empty(*chains, context.target.vocab_size).astype(jnp.float32))
-  return (rounds.Carry((), prepared, zeros + _NO_OUTCOME),
-          {"prepared_calls": zeros})
+  return rounds.Carry((), prepared, zeros + _NO_OUTCOME)
 
 
 def _propose(guesses, draw, context: Context, drafting: rounds.Drafting):
@@ -205,22 +188,22 @@ def _guess(guesses, chain, log_probs):
   return best[:, _accepted(guesses), rank]
 
 
-def _settle(depth, judge, context: Context, before: DecodeState, chain: _Chain,
-            late, logits) -> DecodeState:
+def _settle(depth, verifier, context: Context, before: DecodeState,
+            chain: _Chain, late, logits) -> DecodeState:
   del late
   _, keys = rounds.split_keys(before.keys, before.step)
   with jax.named_scope("verify"):
     tokens, accepted = jax.vmap(
-        functools.partial(rounds.verify, judge, size=depth))(
+        functools.partial(rounds.verify, verifier, size=depth))(
             keys, logits, context.warper, (chain.tokens, chain.log_probs))
   with jax.named_scope("commit"):
-    state, _ = token_buffer.commit(
+    state, count = token_buffer.commit(
         before, tokens, token_buffer.log_probs(logits, tokens), accepted + 1,
         context.eos_id)
-    state = state.replace(
+    redrafted = depth * (~chain.prepared).astype(jnp.int32)
+    return state.replace(
         carry=before.carry.replace(outcome=accepted),
-        target_cache=cache_lib.rewind(state.target_cache, state.length - 1))
-    return rounds.count(
-        before, state, accepted,
-        depth + 1 + depth * (~chain.prepared).astype(jnp.int32), depth,
-        prepared_calls=chain.prepared.astype(jnp.int32))
+        target_cache=cache_lib.rewind(state.target_cache, state.length - 1),
+        stats=tree_decoder.count_call(
+            before, accepted, count, draft_calls=depth + 1 + redrafted,
+            nodes=depth, prepared_calls=chain.prepared.astype(jnp.int32)))

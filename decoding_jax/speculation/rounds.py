@@ -19,65 +19,45 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import random, vocabulary
+from decoding_jax.kernels import random
 from decoding_jax.runtime import token_buffer
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
-                                Stats)
+                                NONE, Stats, Verifier)
 
 
 @flax.struct.dataclass
 class News:
-  """All that a drafter hears of the target after a round.
-
-  Attributes:
-    newest: `[B]` int32, the last token of the text.
-    length: `[B]` int32, of the text.
-    step: `[B]` int32, rounds so far.
-    done: `[B]` bool.
-    outcome: `[B]` int32, of the round before; what the method needs to know.
-  """
-  newest: Array
-  length: Array
-  step: Array
-  done: Array
+  """What the drafter learns from the target after a round."""
+  newest: Array  # `[B]` int32, the last token of the text
+  length: Array  # `[B]` int32, of the text
+  step: Array  # `[B]` int32, rounds so far
+  done: Array  # `[B]` bool
+  # `[B]` int32, of the round before; what the method needs to know.
   outcome: Array
 
 
 @flax.struct.dataclass
 class Drafting:
-  """What a drafter has.
-
-  Attributes:
-    keys: `[B]`, of the rows.
-    cache: of the draft model.
-    news: what it heard last.
-    carry: arrays of the method's own, with rows first.
-  """
-  keys: Array
-  cache: Cache
-  news: News
-  carry: Any
+  """What a drafter has."""
+  keys: Array  # `[B]`, of the rows
+  cache: Cache  # of the draft model
+  news: News  # what it heard last
+  carry: Any  # arrays of the method's own, with rows first
 
 
 @flax.struct.dataclass
 class Carry:
-  """The carry of a `DecodeState`: of the target, of the drafter, and between.
-
-  Attributes:
-    text: arrays of the method's own that the target has, with rows first.
-    drafter: those of the drafter; None where it is on other devices.
-    outcome: of `News`.
-  """
-  text: Any
-  drafter: Any
-  outcome: Array
+  """The carry of a `DecodeState`: of target and drafter, and between them."""
+  text: Any  # arrays of the method's own that the target has, with rows first
+  drafter: Any  # those of the drafter; None where it is on other devices
+  outcome: Array  # of `News`
 
 
 class Rounds(NamedTuple):
   """A step in parts; functions of all rows.
 
   Attributes:
-    begin: `(context, state) -> (Carry, extra)`; the counts of `Stats.extra`.
+    begin: `(context, state) -> Carry`.
     propose: `(context, Drafting) -> (early, Drafting)`, what the target must
       have before it scores; a tree of arrays with rows first.
     score: `(context, DecodeState, early) -> (logits, cache)`.
@@ -86,13 +66,15 @@ class Rounds(NamedTuple):
     settle: `(context, DecodeState, early, late, logits) -> DecodeState`, whose
       `carry.outcome` is new.
     depth: D, tokens that a round accepts at most.
+    counts: names of `Stats.extra`.
   """
-  begin: Callable[..., tuple[Carry, dict[str, Array]]]
+  begin: Callable[..., Carry]
   propose: Callable[..., tuple[Any, Drafting]]
   score: Callable[..., tuple[Array, Cache]]
   prepare: Callable[..., tuple[Any, Drafting]]
   settle: Callable[..., DecodeState]
   depth: int
+  counts: tuple[str, ...]
 
 
 def decoder(rounds: Rounds, max_slots_ahead: int,
@@ -133,12 +115,11 @@ def draft_log_probs(context: Context, logits):
       context.draft_warper, logits))
 
 
-def verify(judge, key, logits, warper, chain, size):
-  """Judges a chain of D tokens, in one row.
+def verify(verifier: Verifier, key, logits, warper, chain, size):
+  """Verifies a chain of D tokens, all at once, in one row.
 
   Args:
-    judge: `(uniform [], target [V], draft [V], token []) -> (accepted [],
-      residual [V])`, distributions in and out.
+    verifier: has a rule for chains.
     key: a random key.
     logits: `[D, V]` of the target before each token; or `[D + 1, V]`, if a
       token follows a chain that is accepted as a whole.
@@ -147,17 +128,18 @@ def verify(judge, key, logits, warper, chain, size):
     size: `[]`, how many tokens count.
 
   Returns:
-    `[D]` or `[D + 1]` int32, the accepted tokens and, unless there is none
-    after all, one after them; and how many are accepted.
+    `[D]` or `[D + 1]` int32, the accepted tokens and the one after them, if
+    there is one; and how many are accepted.
   """
   tokens, log_probs = chain
   depth, width = len(tokens), len(logits)
   uniform_key, draw_key = random.split(key)
   target = jnp.exp(sampling.log_probs(warper, logits))
-  hits, rests = jax.vmap(judge)(random.uniform(uniform_key, tokens.shape),
-                                target[:depth], jnp.exp(log_probs), tokens)
-  passed = jnp.cumprod((hits & (jnp.arange(depth) < size)).astype(jnp.int32))
-  accepted = passed.sum(dtype=jnp.int32)
+  one = lambda x: x[:, None]
+  ranks, rests = jax.vmap(verifier.rule)(
+      one(random.uniform(uniform_key, tokens.shape)), target[:depth],
+      jnp.exp(log_probs), one(tokens), one(jnp.arange(depth) < size))
+  accepted = jnp.cumprod(ranks != NONE, dtype=jnp.int32).sum(dtype=jnp.int32)
   rests = jnp.concatenate([rests, target[depth:]])
   rest = rests[jnp.minimum(accepted, width - 1)]
   other = sampling.draw(draw_key, jnp.log(rest)).astype(jnp.int32)
@@ -165,51 +147,10 @@ def verify(judge, key, logits, warper, chain, size):
   return jnp.where(jnp.arange(width) == accepted, other, tokens), accepted
 
 
-def reject(uniform, target, draft, token):
-  """Judges a sample of the draft distribution (arXiv 2211.17192)."""
-  drafted, own = (vocabulary.take(x, token) for x in (draft, target))
-  return uniform * drafted < own, sampling.residual(target, draft)
-
-
-def match(uniform, target, draft, token):
-  """Judges any token at temperature 0."""
-  del uniform, draft
-  return token == sampling.most_probable(target), target
-
-
-def count(state: DecodeState, new: DecodeState, accepted, draft_calls, nodes,
-          **extra) -> DecodeState:
-  """Counts a round.
-
-  Args:
-    state: before it.
-    new: after it, without its counts.
-    accepted: `[B]` int32, drafted tokens.
-    draft_calls: of the round, a number or `[B]`.
-    nodes: that the target scored, likewise.
-    **extra: what is added to counts of that name, likewise.
-
-  Returns:
-    The new state.
-  """
-  stats, runs = state.stats, (~state.done).astype(jnp.int32)
-  depths = jnp.arange(stats.accepted_by_depth.shape[1])[None]
-  return new.replace(stats=Stats(
-      target_calls=stats.target_calls + runs,
-      draft_calls=stats.draft_calls + runs * draft_calls,
-      emitted=stats.emitted + new.length - state.length,
-      nodes=stats.nodes + runs * nodes,
-      accepted_by_depth=stats.accepted_by_depth + runs[:, None] * (
-          depths == accepted[:, None]).astype(jnp.int32),
-      extra={name: stats.extra[name] + runs * x for name, x in extra.items()}))
-
-
 def _init(rounds: Rounds, context: Context, state: DecodeState) -> DecodeState:
-  zeros = jnp.zeros(len(state.length), jnp.int32)
-  carry, extra = rounds.begin(context, state)
-  return state.replace(carry=carry, stats=Stats(
-      zeros, zeros, zeros, zeros,
-      jnp.zeros((len(zeros), rounds.depth + 1), jnp.int32), extra))
+  stats = Stats.zeros(len(state.length), rounds.depth,
+                      **dict.fromkeys(rounds.counts, ()))
+  return state.replace(carry=rounds.begin(context, state), stats=stats)
 
 
 def _step(rounds: Rounds, context: Context, state: DecodeState) -> DecodeState:

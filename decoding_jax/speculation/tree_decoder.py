@@ -1,30 +1,21 @@
 """The loop's step for draft trees: propose, score, verify, commit, observe."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.speculation import tree as tree_lib, verifiers
-from decoding_jax.speculation.drafters import feature_head
-from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
-                                Drafter, DraftTree, Head, LanguageModel, Method,
-                                NONE, Pair, Seen, Stats, Verdict)
+from decoding_jax.speculation import scoring, tree as tree_lib, verifiers
+from decoding_jax.speculation.drafters import language_model
+from decoding_jax.types import (Context, DecodeState, Decoder, Drafter,
+                                DraftTree, Method, NONE, Pair, Seen, Stats,
+                                Verdict)
 
 
 def decoder_of(method: Method, greedy: bool) -> Decoder | None:
-  """The decoder of a method.
-
-  Args:
-    method: any method.
-    greedy: whether the temperature is 0.
-
-  Returns:
-    The decoder; None if the method has none at this temperature.
-  """
+  """Returns the decoder of a method at a temperature; None if it has none."""
   return as_decoder(method.greedy if greedy else method.sampled)
 
 
@@ -41,24 +32,25 @@ def as_decoder(kind: Pair | Decoder | None) -> Decoder | None:
 
 @functools.lru_cache(maxsize=None)
 def of_pair(pair: Pair) -> Decoder:
-  """The decoder that drafts a tree, scores it, verifies and commits a path.
-
-  Args:
-    pair: what drafts and verifies.
-
-  Returns:
-    The decoder.
-  """
+  """Returns the decoder that drafts, scores and verifies a tree a step."""
   layout = pair.drafter.layout
-  # A commit writes the whole path and the late token, counted or not.
   return Decoder(functools.partial(_init, pair),
                  functools.partial(_step, pair),
+                 # A commit writes the whole path and the late token, counted
+                 # or not.
                  max_slots_ahead=tree_lib.depth(layout) + 1,
-                 max_samples_per_node=max(tree_lib.max_branching(layout), 1,
-                                          pair.drafter.max_samples_per_node),
+                 max_samples_per_node=max(tree_lib.max_branching(layout), 1),
                  needs_draft=pair.drafter.calls > 0,
-                 takes_head=pair.drafter.takes_head,
+                 takes_head=True,  # Unless `Drafter.draft_calls` refuses it.
                  step_with_tree=functools.partial(_step_with_tree, pair))
+
+
+def _init(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
+  layout = pair.drafter.layout
+  siblings = (tree_lib.max_branching(layout),)
+  return pair.drafter.init(context, state.replace(stats=Stats.zeros(
+      len(state.length), tree_lib.depth(layout), tested_by_rank=siblings,
+      accepted_by_rank=siblings)))
 
 
 def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
@@ -67,214 +59,75 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
 
 def _step_with_tree(pair: Pair, context: Context,
                     state: DecodeState) -> tuple[DecodeState, Seen]:
-  """One draft, one target call, one commit."""
-  layout = pair.drafter.layout
+  """Drafts a tree, scores and verifies it, commits a path, observes."""
+  drafter = pair.drafter
+  # By the row's own count of steps: it draws the same in any batch or queue.
   keys = jax.vmap(random.fold_in)(state.keys, state.step)
   draft_keys, verify_keys = jax.vmap(random.split, out_axes=1)(keys)
-  # Profiles tell the parts of a step by these names.
+  # Profiles tell the parts of a step by the names of these scopes.
   with jax.named_scope("draft"):
-    tree, pending = pair.drafter.propose(draft_keys, context, state)
-  judge = functools.partial(_judge, pair, context, state, verify_keys,
-                            pending)
-  narrow = pair.drafter.narrow
-  judged = judge(layout, tree) if narrow is None else jax.lax.cond(
-      tree.valid[:, 1 + tree_lib.num_nodes(narrow):].any(),
-      functools.partial(judge, layout), functools.partial(judge, narrow), tree)
-  with jax.named_scope("commit"):
-    after, count = token_buffer.commit(
-        state, judged.tokens, judged.log_probs, judged.verdict.num_accepted + 1,
-        context.eos_id)
-    after = after.replace(
-        target_cache=cache_lib.commit(state.target_cache, judged.block,
-                                      judged.slots, count),
-        stats=_count(state, pair.drafter,
-                     draft_calls(pair.drafter, context.draft), tree,
-                     judged.verdict, count))
-    seen = Seen(tree, judged.logits, judged.block, judged.verdict,
-                judged.tokens, count, pending)
-  # A head reads here what was committed.
-  with jax.named_scope("draft"):
-    return pair.drafter.observe(context, state, after, seen), seen
-
-
-class _Judged(NamedTuple):
-  """What the target says of a tree.
-
-  Attributes:
-    logits: `[B, M, V]`.
-    block: of M slots.
-    verdict: the path that is accepted.
-    tokens: `[B, D + 1]` int32, of the path and the one after it.
-    log_probs: `[B, D + 1]` float32, the target's own.
-    slots: `[B, D + 1]` int32, nodes of the path, known after the logits.
-  """
-  logits: Array
-  block: Block
-  verdict: Verdict
-  tokens: Array
-  log_probs: Array
-  slots: Array
-
-
-def _judge(pair: Pair, context: Context, state: DecodeState, keys, pending,
-           layout, tree: DraftTree) -> _Judged:
-  """Scores the nodes of a layout, the first ones of a tree, and verifies."""
-  whole, shape = tree, pair.drafter.layout
-  if layout is not shape:
-    tree = _first_nodes(tree, layout)
+    tree, pending = drafter.propose(draft_keys, context, state)
   with jax.named_scope("target_forward"):
-    score_tree = _scoring(pair.drafter, context.target, whole.tokens.shape[1])
-    found = pair.drafter.score and pair.drafter.score(
-        context, state, tree, pending)
-    logits, block = found or score_tree(context, state.target_cache, tree,
-                                        state.length)
+    score = drafter.score or scoring.all_nodes
+    logits, block = score(context, state, tree, pending)
   with jax.named_scope("verify"):
-    verdict = jax.vmap(
-        lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:],
-                                    levels=tree_lib.depth(shape)))(
-                                        keys, tree, logits, context.warper)
+    walk = lambda key, *row: verifiers.walk(key, pair.verifier, drafter.layout,
+                                            *row)
+    verdict = jax.vmap(walk)(verify_keys, tree, logits, context.warper)
   with jax.named_scope("commit"):
     tokens = _path_tokens(tree, verdict)
+    # Before the logits are known XLA could commit, and then have the forward
+    # read a copy of the whole cache.
     slots = cache_lib.await_logits(verdict.path, logits)
     log_probs = token_buffer.log_probs(buffers.take_along(
         logits, verdict.path[:, :, None], axis=1), tokens)
-  more = tree_lib.depth(shape) - tree_lib.depth(layout)
-  if not more:
-    return _Judged(logits, block, verdict, tokens, log_probs, slots)
-  pad = lambda x, **how: jnp.pad(x, ((0, 0), (0, more)), **how)
-  nodes = whole.tokens.shape[1] - tree.tokens.shape[1]
-  return _Judged(
-      jnp.pad(logits, ((0, 0), (0, nodes), (0, 0))), block,
-      verdict.replace(
-          path=pad(verdict.path, mode="edge"),
-          ranks=pad(verdict.ranks, constant_values=NONE),
-          num_children=pad(verdict.num_children)),
-      pad(tokens), pad(log_probs), pad(slots, mode="edge"))
-
-
-def _first_nodes(tree: DraftTree, layout) -> DraftTree:
-  """The first nodes of a tree, which are one of such a layout."""
-  size = 1 + tree_lib.num_nodes(layout)
-  first = lambda x, count: None if x is None else x[:, :count]
-  return DraftTree(
-      tree.tokens[:, :size], tree.parents[:, :size], tree.valid[:, :size],
-      tree.mask[:, :size, :size],
-      first(tree.log_probs, size - layout.widths[-1]),
-      first(tree.noise_keys, 1 + tree_lib.depth(layout)))
-
-
-def _scoring(drafter: Drafter, target: LanguageModel, slots):
-  """Returns the function that scores the trees of a drafter."""
-  if drafter.budget and target.packs:
-    return functools.partial(score_valid, drafter.budget)
-  return score_drafted if drafter.skips else functools.partial(
-      score, slots=slots)
-
-
-def score(context: Context, cache, tree: DraftTree, length, slots=None,
-          packed=()):
-  """One target call over the root and all nodes.
-
-  Args:
-    context: holds the target.
-    cache: the target's, without the root.
-    tree: what to score.
-    length: `[B]` int32, committed tokens, the root included.
-    slots: of the block, M or more; None for M.
-    packed: one more argument of a target that packs; () for none.
-
-  Returns:
-    logits `[B, M, V]` and a block of so many slots.
-  """
-  size = tree.tokens.shape[1]
-  slots = size if slots is None else slots
-  block = cache_lib.init_block(cache, slots)
-  positions = (length - 1)[:, None] + tree_lib.positions(tree)
-  return context.target.forward(context.target_params, tree.tokens, positions,
-                                cache, block, 0, jnp.pad(
-                                    tree.mask, ((0, 0), (0, 0),
-                                                (0, slots - size))), *packed)
-
-
-def score_valid(budget, context: Context, cache, tree: DraftTree, length):
-  """As `score`, of the roots and valid nodes alone, B + N tokens in one block.
-
-  Linear layers compute these B + N tokens, whichever rows they are of; for
-  attention, which reads a cache of each row, rows have M tokens again.
-  """
-  size = len(length) + budget(len(length))
-  nodes, = jnp.nonzero(tree.valid.ravel(), size=size,
-                       fill_value=tree.valid.size)
-  return score(context, cache, tree, length,
-               packed=(nodes.astype(jnp.int32),))
-
-
-def score_drafted(context: Context, cache, tree: DraftTree, length):
-  """As `score`; of the root alone where no row has drafted anything.
-
-  Such a step then costs what one of plain decoding does. Logits of the other
-  nodes are 0, and their slots of the block empty.
-  """
-  def root(tree):
-    first = tree.replace(tokens=tree.tokens[:, :1], mask=tree.mask[:, :1])
-    block = cache_lib.init_block(cache, tree.tokens.shape[1])
-    logits, block = context.target.forward(
-        context.target_params, first.tokens, (length - 1)[:, None], cache,
-        block, 0, first.mask)
-    nodes = tree.tokens.shape[1] - 1
-    return jnp.pad(logits, ((0, 0), (0, nodes), (0, 0))), block
-
-  return jax.lax.cond(
-      tree.valid[:, 1:].any(),
-      lambda tree: score(context, cache, tree, length), root, tree)
+    # The end of the text or of the budget may cut the path.
+    after, count = token_buffer.commit(state, tokens, log_probs,
+                                       verdict.num_accepted + 1, context.eos_id)
+    after = after.replace(
+        target_cache=cache_lib.commit(state.target_cache, block, slots, count),
+        stats=_count(pair.drafter, context, state, verdict, count))
+  seen = Seen(tree, logits, block, verdict, tokens, count, pending)
+  # A head reads here what was committed.
+  with jax.named_scope("draft"):
+    return drafter.observe(context, state, after, seen), seen
 
 
 def _path_tokens(tree: DraftTree, verdict: Verdict):
-  """`[B, D + 1]`, the accepted tokens and the one after them."""
+  """Returns `[B, D + 1]`, the accepted tokens and the one after them."""
   order = jnp.arange(verdict.path.shape[1])[None]
   accepted = buffers.take_along(tree.tokens, verdict.path, axis=1)
   return jnp.where(order == verdict.num_accepted[:, None],
                    verdict.token[:, None], jnp.roll(accepted, -1, axis=1))
 
 
-def _init(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
-  layout = pair.drafter.layout
-  batch = len(state.length)
-  zeros = jnp.zeros(batch, jnp.int32)
-  ranks = jnp.zeros((batch, tree_lib.max_branching(layout)), jnp.int32)
-  depths = jnp.zeros((batch, tree_lib.depth(layout) + 1), jnp.int32)
-  return pair.drafter.init(context, state.replace(stats=Stats(
-      zeros, zeros, zeros, zeros, depths,
-      {"tested_by_rank": ranks, "accepted_by_rank": ranks})))
+def count_call(state: DecodeState, accepted, emitted, *, draft_calls, nodes,
+               **extra) -> Stats:
+  """Counts a target call, in rows that are not done.
+
+  `accepted` drafts and `emitted` tokens are `[B]`; others one number or `[B]`,
+  or `[B, ...]` as the count in `Stats.extra` of that name.
+  """
+  runs = (~state.done).astype(jnp.int32)
+  levels = jnp.arange(state.stats.accepted_by_depth.shape[1])[None]
+  by_depth = runs[:, None] * (levels == accepted[:, None]).astype(jnp.int32)
+  of_rows = lambda x: jnp.expand_dims(runs, range(1, max(jnp.ndim(x), 1))) * x
+  return state.stats.add(
+      target_calls=runs, draft_calls=runs * draft_calls, emitted=emitted,
+      nodes=runs * nodes, accepted_by_depth=by_depth,
+      **{name: of_rows(x) for name, x in extra.items()})
 
 
-def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
-  """Returns the forwards of a draft model or a head that a step takes."""
-  if isinstance(draft, Head) and drafter.calls:
-    return feature_head.calls(drafter, draft)
-  return drafter.calls
-
-
-def _count(state: DecodeState, drafter, calls, tree: DraftTree,
-           verdict: Verdict, count) -> Stats:
-  stats, runs = state.stats, (~state.done).astype(jnp.int32)
-  layout = drafter.layout
-  ranks = jnp.arange(tree_lib.max_branching(layout))[None, None]
+def _count(drafter: Drafter, context: Context, state: DecodeState,
+           verdict: Verdict, emitted) -> Stats:
+  ranks = jnp.arange(tree_lib.max_branching(drafter.layout))[None, None]
   rank = verdict.ranks[:, :, None]
+  # Siblings are tested in their order, up to the one that is accepted.
   tested = (ranks < verdict.num_children[:, :, None]) & (
       (ranks <= rank) | (rank == NONE))
-  depths = jnp.arange(tree_lib.depth(layout) + 1)[None]
-  by_depth = depths == verdict.num_accepted[:, None]
-  add = lambda total, hits: total + runs[:, None] * hits.astype(jnp.int32)
-  return Stats(
-      target_calls=stats.target_calls + runs,
-      draft_calls=stats.draft_calls + runs * calls,
-      emitted=stats.emitted + count,
-      nodes=stats.nodes + runs * (
-          tree.valid[:, 1:].sum(axis=1, dtype=jnp.int32) if drafter.budget
-          else tree_lib.num_nodes(layout)),
-      accepted_by_depth=add(stats.accepted_by_depth, by_depth),
-      extra={
-          "tested_by_rank": add(stats.extra["tested_by_rank"], tested.sum(1)),
-          "accepted_by_rank": add(stats.extra["accepted_by_rank"],
-                                  (ranks == rank).sum(1))})
+  by_rank = lambda hits: hits.sum(axis=1, dtype=jnp.int32)
+  return count_call(
+      state, verdict.num_accepted, emitted,
+      draft_calls=language_model.draft_calls(drafter, context.draft),
+      nodes=tree_lib.num_nodes(drafter.layout), tested_by_rank=by_rank(tested),
+      accepted_by_rank=by_rank(ranks == rank))

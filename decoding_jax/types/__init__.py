@@ -15,10 +15,11 @@ import math
 from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
+import jax.numpy as jnp
 
 from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
-                                         FreeLayout, Layout, ONE_OF_REST, Pair,
-                                         SAMPLED, Seen, Verdict, Verifier)
+                                         FreeLayout, Layout, Pair, SAMPLED,
+                                         Seen, Verdict, Verifier)
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        Halves, Head, HIDDEN_STATES,
                                        LanguageModel,
@@ -27,12 +28,13 @@ from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        num_models, with_forward)
 
 __all__ = [
-    "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
-    "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
-    "Generation", "HIDDEN_STATES", "Halves", "Head", "LanguageModel", "Layout",
-    "LogitsProcessor", "MaskedModel", "Method", "NONE", "ONE_OF_REST", "PAD",
-    "Pair", "Params", "Reward", "SAMPLED", "Seen", "States", "Stats", "UPDATES",
-    "Verdict", "Verifier", "has_cache", "num_models", "with_forward"]
+    "AppliedParams", "Array", "Block", "Cache", "Context",
+    "DecodeState", "Decoder", "DraftTree", "Drafter", "Draws", "Expander",
+    "FreeLayout", "Generation", "HIDDEN_STATES", "Halves", "Head",
+    "LanguageModel", "Layout", "LogitsProcessor", "MaskedModel", "Method",
+    "NONE", "PAD", "Pair", "Params", "Reward", "SAMPLED", "Seen", "States",
+    "Stats", "UPDATES", "Verdict", "Verifier", "has_cache", "num_models",
+    "with_forward"]
 
 
 class Reward(NamedTuple):
@@ -166,6 +168,20 @@ class Stats:
   nodes: Array
   accepted_by_depth: Array
   extra: dict[str, Array]
+
+  @classmethod
+  def zeros(cls, batch: int, depth: int = 0, **extra: tuple[int, ...]):
+    """Returns counts of 0, and in `extra` those of these shapes a row."""
+    none = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
+    return cls(none(), none(), none(), none(), none(depth + 1),
+               {name: none(*shape) for name, shape in extra.items()})
+
+  def add(self, **counts: Array) -> "Stats":
+    """Adds to fields, and in `extra` to counts of other names."""
+    extra = {name: x + counts.pop(name) if name in counts else x
+             for name, x in self.extra.items()}
+    return self.replace(extra=extra, **{
+        name: getattr(self, name) + x for name, x in counts.items()})
 
 
 @flax.struct.dataclass

@@ -1,12 +1,11 @@
 """Draft trees, and the contracts of what draws and verifies them."""
 
 import enum
-import functools
 from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
 
-from decoding_jax.types.models import Array, Block, Head
+from decoding_jax.types.models import Array, Block
 
 
 class Draws(enum.Enum):
@@ -20,20 +19,23 @@ class Draws(enum.Enum):
     WITHOUT_REPLACEMENT: samples of `DraftTree.log_probs`, in their order, each
       of what the ones before it leave.
     WITH_REPLACEMENT: independent samples of it.
+    PRUNED: as WITHOUT_REPLACEMENT, but the tree does not grow level by level:
+      whether a node is there may depend on all that was drawn but its own token
+      and those of its descendants and later siblings. So has a budget it.
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
     OF_SEVERAL: independent samples, each of a distribution of its own, which
       `DraftTree.sources` names: those of several draft models.
     ONE_IN_BEAM: the same in a beam: how many children a node has depends on
-      tokens that were drawn above it or elsewhere, but on none of its own. As
-      of ONE_SAMPLED, no child may be dropped once the sample is drawn.
+      tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
       `DraftTree.noise_keys`, which the target shares: no fresh samples.
   """
   ARBITRARY = "chosen in any way"
   WITHOUT_REPLACEMENT = "samples without replacement"
   WITH_REPLACEMENT = "independent samples"
+  PRUNED = "samples without replacement of a pruned tree"
   ONE_SAMPLED = "one sample and the most probable tokens"
   OF_SEVERAL = "independent samples of several distributions"
   ONE_IN_BEAM = "one sample and the most probable tokens, in a beam"
@@ -44,28 +46,8 @@ class Draws(enum.Enum):
 
 
 # Where each child is a fresh sample. Of a single one these are the same.
-SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT})
-# A sample of what its siblings leave: without one of them it is none of that.
-ONE_OF_REST = frozenset({Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM})
-_FORMER_FLAGS = ("sampled", "replacement", "one_sampled", "shared_noise")
-
-
-def _without_flags(kind):
-  """Has a type name the field that replaces the flags which it had once."""
-  make, field = kind.__new__, "draws" if "draws" in kind._fields else "takes"
-
-  @functools.wraps(make)
-  def new(cls, *args, **kwargs):
-    former = [name for name in _FORMER_FLAGS if name in kwargs]
-    if former:
-      raise TypeError(
-          f"{cls.__name__}({former[0]}={kwargs[former[0]]!r}): how children "
-          f"are drawn is one value, {cls.__name__}.{field}, of dj.Draws: "
-          f"{', '.join(draws.name for draws in Draws)}.")
-    return make(cls, *args, **kwargs)
-
-  kind.__new__ = new
-  return kind
+SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT,
+                     Draws.PRUNED})
 
 
 class Layout(NamedTuple):
@@ -150,7 +132,6 @@ class Verdict:
   num_children: Array
 
 
-@_without_flags
 class Expander(NamedTuple):
   """Grows a tree of a language model's tokens, one level a forward.
 
@@ -174,7 +155,6 @@ class Expander(NamedTuple):
   num_models: int = 1
 
 
-@_without_flags
 class Drafter(NamedTuple):
   """Proposes a whole tree a step, and learns from what the target said of it.
 
@@ -195,23 +175,12 @@ class Drafter(NamedTuple):
     calls: forwards of the draft model a step; 0 if there is no draft model.
     draws: how the children of a node are drawn; with `Draws.SHARED_NOISE`,
       `propose` sets `DraftTree.noise_keys`.
-    skips: whether to score the root alone in a step in which no row drafted
-      anything. False for drafters whose invalid nodes must be scored.
-    narrow: the shape of most trees, of levels: where no row has a valid node
-      after so many, these alone are scored and verified, and the others' logits
-      are 0. None: always all.
-    head_calls: `(head) -> number`, the calls where a head drafts; None for
-      `head.forwards(D)`.
-    takes_head: whether what drafts may be a `Head`.
-    max_samples_per_node: tokens that it takes of one distribution, if these are
-      more than a node has children.
-    num_models: models that the draft model must consist of, see
-      `LanguageModel.forward_each`.
-    score: `(context, state, tree, pending) -> (logits [B, M, V], block)` of
-      the target, as its forward would give them; None for that forward. It
-      may return None instead.
-    budget: `(B) -> N`, the most valid nodes of all rows together, where no
-      other node has to be scored; None where all of them do.
+    score: `(context, state, tree, pending) -> (logits [B, M, V], block)`, the
+      target's one forward of a step, of M slots; logits of nodes that are not
+      valid may be anything. None: `scoring.all_nodes`.
+    draft_calls: `(draft) -> int`, the forwards a step of a draft model or a
+      head; raises a ValueError for one that it cannot draft by. None: `calls`
+      of any model, and `head.forwards(D)` of a head.
   """
   layout: Layout | FreeLayout
   init: Callable[..., Any]
@@ -219,14 +188,8 @@ class Drafter(NamedTuple):
   observe: Callable[..., Any]
   calls: int
   draws: Draws = Draws.ARBITRARY
-  skips: bool = False
-  narrow: Optional[Layout] = None
-  head_calls: Optional[Callable[[Head], int]] = None
-  takes_head: bool = True
-  max_samples_per_node: int = 0
-  num_models: int = 1
-  score: Optional[Callable[..., Optional[tuple[Array, Block]]]] = None
-  budget: Optional[Callable[[int], int]] = None
+  score: Optional[Callable[..., tuple[Array, Block]]] = None
+  draft_calls: Optional[Callable[..., int]] = None
 
 
 @flax.struct.dataclass
@@ -252,7 +215,6 @@ class Seen:
   pending: Any
 
 
-@_without_flags
 class Verifier(NamedTuple):
   """Chooses a path: child by child by a rule, or in a way of its own.
 

@@ -109,10 +109,9 @@ _FIELDS = {
         "init": _function("context", "state"),
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
-        "calls": _integer(0), "draws": _DRAWS, "skips": _FLAG,
-        "head_calls": _or_none(_function("head")), "takes_head": _FLAG,
-        "max_samples_per_node": _integer(0),
-        "narrow": _or_none(_instance(Layout, "a dj.Layout"))},
+        "calls": _integer(0), "draws": _DRAWS,
+        "score": _or_none(_function("context", "state", "tree", "pending")),
+        "draft_calls": _or_none(_function("draft"))},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
@@ -136,11 +135,7 @@ _FIELDS = {
 
 
 def check(name: str, kind, value, optional: bool = False) -> None:
-  """Checks the type of an argument and, recursively, its fields.
-
-  Only fields of types of `types` are checked. Raises ValueError naming argument
-  or field, its value and what is allowed.
-  """
+  """Checks the type of an argument and, recursively, its fields."""
   if value is None and optional:
     return
   if not isinstance(value, kind):

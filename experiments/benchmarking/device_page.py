@@ -4,11 +4,7 @@ from experiments.app import text_tables
 
 
 def markdown(records) -> str:
-  """Returns a page in Markdown.
-
-  Args:
-    records: of `device_checks`, each with the name of its `check`.
-  """
+  """Returns the page of records, each with the name of its `check`."""
   done = {x["check"]: x for x in records if "error" not in x}
   parts = ["# Device check", _verdict(records)]
   if "device" in done:
@@ -17,7 +13,8 @@ def markdown(records) -> str:
   if "forwards" in done:
     parts.append(("Forwards of the target",
                   _forwards(done["forwards"], done.get("device"))))
-  parts.append(("Rates", _rates(done.values())))
+  parts.append(("Rates; of plain: over the first method of as many rows",
+                _rates(done.values())))
   if "profile" in done:
     parts += ["## Longest operations", f"Of {done['profile']['method']}:",
               f"```\n{done['profile']['table']}\n```"]

@@ -6,38 +6,29 @@ import numpy as np
 
 
 class Batch(NamedTuple):
-  """Rows of text.
-
-  Attributes:
-    tokens: `[B, T + 1]` int32, inputs and targets overlapping.
-    weights: `[B, T]` float32, of the loss of each target.
-    rows: `[B]` int32, their numbers in `Data.rows`; None without it.
-    features: of the teacher, `[B, T, F]` of each layer that is kept; none where
-      they are not on disk, see `experiments.training.feature_shards`.
-  """
-  tokens: np.ndarray
-  weights: np.ndarray
+  """Rows of text."""
+  tokens: np.ndarray  # `[B, T + 1]` int32, inputs and targets overlapping
+  weights: np.ndarray  # `[B, T]` float32, of the loss of each target
+  # `[B]` int32, their numbers in `Data.rows`; None without it.
   rows: Optional[np.ndarray] = None
+  # Of the teacher, `[B, T, F]` of each layer that is kept; none where they are
+  # not on disk, see `experiments.training.feature_shards`.
   features: tuple = ()
 
 
 class Data(NamedTuple):
-  """Training and held-out data of a run; all functions are deterministic.
-
-  Attributes:
-    train: `(step, samples) -> Batch`, a function of the step, so that a resumed
-      run sees the same batches; `samples` of `teacher_samples`, or None.
-    held_out: `(count) -> Batch` of at most `count` rows.
-    prompts: `(count) -> (tokens [R, P], lengths [R])` of the train split, which
-      a teacher continues; None without a teacher.
-    eos_id: token that ends a text of the teacher; None: another text follows.
-    rows: `(tokens [R, L], ends [R])`, all texts that batches take, the held-out
-      ones included; None if each batch draws its own.
-  """
+  """Training and held-out data of a run; all functions are deterministic."""
+  # `(step, samples) -> Batch`, a function of the step, so that a resumed run
+  # sees the same batches; `samples` of `teacher_samples`, or None.
   train: Callable[[int, Optional[np.ndarray]], Batch]
-  held_out: Callable[[int], Batch]
+  held_out: Callable[[int], Batch]  # `(count) -> Batch` of at most `count` rows
+  # `(count) -> (tokens [R, P], lengths [R])` of the train split, which a
+  # teacher continues; None without a teacher.
   prompts: Optional[Callable[[int], tuple[np.ndarray, np.ndarray]]] = None
+  # Token that ends a text of the teacher; None: another text follows.
   eos_id: Optional[int] = None
+  # `(tokens [R, L], ends [R])`, all texts that batches take, the held-out ones
+  # included; None if each batch draws its own.
   rows: Optional[tuple[np.ndarray, np.ndarray]] = None
 
 
@@ -54,17 +45,10 @@ def joined(parts) -> Batch:
 
 def train_batch(config, step: int, tokens: np.ndarray,
                 samples: np.ndarray | None = None) -> np.ndarray:
-  """Draws random windows, the same at each call with the same step.
+  """Draws random windows `[B, T + 1]`, the same for the same step.
 
-  Args:
-    config: `batch_tokens` per step; `windows`, lengths that take turns; `seed`;
-      and `sample_fraction`, the share of rows taken from `samples`.
-    step: number of the update.
-    tokens: `[n]` int32, the corpus.
-    samples: `[R, L]` int32, texts of the teacher, or None.
-
-  Returns:
-    `[B, T + 1]` int32, inputs and targets overlapping.
+  Windows take turns in length. `sample_fraction` of the rows are from `samples`
+  `[R, L]`, texts of the teacher, the others from the corpus `[n]`.
   """
   rng = np.random.default_rng((config.seed, step))
   length = config.windows[step % len(config.windows)]
@@ -83,8 +67,13 @@ def train_batch(config, step: int, tokens: np.ndarray,
 def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
   """Returns at most `count` windows `[W, length + 1]`, evenly over `[n]`."""
   count = min(count, (len(tokens) - 1) // length)
-  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
+  starts = spread(len(tokens) - length, count)
   return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def spread(total: int, count: int) -> np.ndarray:
+  """Returns at most `count` row numbers, evenly over `total` rows."""
+  return np.linspace(0, total - 1, min(count, total)).astype(np.int64)
 
 
 def check_ascending(config) -> None:
@@ -102,15 +91,8 @@ def of_one_length(config, sizes: np.ndarray,
                   step: int) -> tuple[int, np.ndarray]:
   """Chooses rows of about the same size, so that little of a batch is padding.
 
-  An epoch takes all rows once, and those that fill its last batches twice.
-
-  Args:
-    config: `batch_tokens` a step, `windows` to pad to, `seed`.
-    sizes: `[R]` int32, tokens of the rows.
-    step: number of the update.
-
-  Returns:
-    The length to pad to, and row numbers `[B]`.
+  An epoch takes all rows once, and those that fill its last batches twice. Of
+  rows of `sizes` `[R]` tokens returns the length to pad to, and numbers `[B]`.
   """
   lengths = padded(config, sizes)
   rows = [max(1, config.batch_tokens // length) for length in config.windows]

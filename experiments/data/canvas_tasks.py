@@ -59,16 +59,9 @@ def _filled(found, size):
 
 
 def draw(names, count: int, seed: int, start: int = 0):
-  """Draws examples that no step of training sees.
+  """Draws examples that no step of training sees, from number `start` on.
 
-  Args:
-    names: of tasks, which take turns.
-    count: examples.
-    seed: of the examples.
-    start: number of the first one.
-
-  Returns:
-    list of (task, arguments, given, answer).
+  Tasks take turns. Each example is (task, arguments, given, answer).
   """
   found = []
   for i in range(start, start + count):

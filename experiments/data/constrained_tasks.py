@@ -17,7 +17,6 @@ from decoding_jax import argument_checks
 from experiments.app import launch
 from experiments.data import constraint_file
 from experiments.data import constraint_prompts
-from experiments.data import dialogues
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
@@ -33,33 +32,18 @@ _SPARE = 4
 
 
 class Task(NamedTuple):
-  """Examples of constrained decoding.
-
-  Attributes:
-    prompts: tokens of each.
-    references: a good text for each.
-    eos_id: tokens that end a text, or None.
-    judge: the reward, and what is reported of it.
-  """
-  prompts: list[list[int]]
-  references: list[str]
-  eos_id: Any
-  judge: task_rewards.Judge
+  """Examples of constrained decoding."""
+  prompts: list[list[int]]  # tokens of each
+  references: list[str]  # a good text for each
+  eos_id: Any  # tokens that end a text, or None
+  judge: task_rewards.Judge  # the reward, and what is reported of it
 
 
 def load(config, pair) -> Task:
-  """Loads the examples of a config.
+  """Loads `config.examples` examples of a config as in `configs/cdsl.py`.
 
-  Args:
-    config: see `configs/cdsl.py`.
-    pair: a `model_pair.ModelPair`; its parameters may be shapes.
-
-  Returns:
-    A `Task` of `config.examples` examples.
-
-  Raises:
-    UserError: for an unknown task, where files or examples are missing, and for
-      a constraint that cannot be met.
+  Raises a `UserError` for an unknown task, where files or examples are missing,
+  and for a constraint that cannot be met.
   """
   if config.task not in _TASKS:
     raise launch.UserError(f"task={config.task!r} is not one of "
@@ -126,10 +110,10 @@ def _passages(config, pair, count):
   """Returns prompts of held-out modules, and the texts that go on with them."""
   sizes = (config.prompt_length, config.max_new_tokens)
   argument_checks.check_budget(*sizes, pair.target, pair.draft)
-  prompts, rests = (find(pair.tokenizer, count, *sizes, seed=config.seed,
-                         root=config.corpus or None)
-                    for find in (python_corpus.prompts,
-                                 python_corpus.references))
+  passages = python_corpus.prompts(pair.tokenizer, count, sum(sizes),
+                                   seed=config.seed, root=config.corpus or None)
+  prompts, rests = ([x[at] for x in passages] for at in (
+      slice(sizes[0]), slice(sizes[0], None)))
   return prompts, [tokenizers.decode(pair.tokenizer, rest, prompt)
                    for prompt, rest in zip(prompts, rests)]
 
@@ -224,7 +208,7 @@ def _harmless(config, pair):
                                 python_corpus.HELD_OUT)
   encode = _dialogue_encoder(config, pair.tokenizer)
   encoded = ((encode(before), answer.strip()) for before, _, answer in (
-      chosen.rpartition(dialogues.ANSWER) for chosen, _ in found))
+      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in found))
   # A chat that is cut off would lose its template.
   size = config.prompt_length
   fitting = (x for x in encoded if not config.chat or len(x[0]) <= size)
@@ -245,11 +229,12 @@ def _harmless(config, pair):
 def _dialogue_encoder(config, tokenizer):
   """Returns a function from a dialogue before its last answer to tokens."""
   if not config.chat:
-    return lambda text: dialogues.encode(tokenizer, text + dialogues.ANSWER)
+    return lambda text: preference_pairs.encode(
+        tokenizer, text + preference_pairs.ANSWER)
   encode = constraint_prompts.of_chats(config, tokenizer)
   system = [{"role": "system", "content": config.system}]
   return lambda text: encode(
-      system * bool(config.system) + dialogues.messages(text))
+      system * bool(config.system) + preference_pairs.messages(text))
 
 
 _TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,

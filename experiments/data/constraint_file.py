@@ -23,34 +23,19 @@ WORDS, BANNED, REFERENCE = "words", "banned", "reference"
 
 
 class Example(NamedTuple):
-  """A record of the file.
-
-  Attributes:
-    fields: texts by their names in the template; `words` are joined by commas.
-    words: forms of each word that the text must contain.
-    banned: the one list of forms that it must not contain; empty for none.
-    reference: a good text; "" if there is none.
-  """
+  """A record of the file."""
+  # Texts by their names in the template; `words` are joined by commas.
   fields: dict[str, str]
-  words: list[list[str]]
+  words: list[list[str]]  # forms of each word that the text must contain
+  # The one list of forms that it must not contain; empty for none.
   banned: list[list[str]]
-  reference: str
+  reference: str  # a good text; "" if there is none
 
 
 def load(path: str, count: int) -> list[Example]:
-  """Reads the first examples of a file.
+  """Reads the first `count` examples of a file, see `records.load`.
 
-  Args:
-    path: of the file, see `records.load`.
-    count: number of examples.
-
-  Returns:
-    `count` examples.
-
-  Raises:
-    ValueError: naming file, line and field, for what cannot be read; for a file
-      with fewer examples.
-    OSError: if there is no such file.
+  Raises a `ValueError` that names file, line and field.
   """
   if not path:
     raise ValueError("corpus is empty: task='file' needs a file of examples.")

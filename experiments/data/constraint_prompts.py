@@ -16,13 +16,8 @@ from models.text import tokenizer_files
 def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
   """Returns a function from the fields of an example to its prompt's tokens.
 
-  Args:
-    config: `target`, `prompt`, `chat` and `system`, see `configs/cdsl.py`.
-    tokenizer: of the target.
-
-  Raises:
-    ValueError, FileNotFoundError: without a template, and for a chat template
-      that is missing or wrong.
+  Raises `ValueError` or `FileNotFoundError` without a template, and for a chat
+  template that is missing or wrong.
   """
   form = config.prompt
   if not form.template:
@@ -39,23 +34,14 @@ def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
 def of_chats(config, tokenizer) -> Callable[[list], list[int]]:
   """Returns a function from messages to tokens, by the target's chat template.
 
-  Args:
-    config: `target`.
-    tokenizer: of the target.
-
-  Raises:
-    ValueError, FileNotFoundError: for a template that is missing or wrong.
+  Raises `ValueError` or `FileNotFoundError` if it is missing or wrong.
   """
   encode = chat_template.encoder(launch.model_folder(config.target), tokenizer)
   return lambda messages: encode(messages).ids
 
 
 def advice(config) -> str:
-  """Returns a warning if a chat model is asked without its template, or "".
-
-  Args:
-    config: `target`, `prompt` and `chat`.
-  """
+  """Returns a warning if a chat model is asked without its template, or ""."""
   if config.chat or config.prompt.shots:
     return ""
   try:

@@ -22,9 +22,7 @@ FEWEST_BLANKS, MOST_BLANKS = 6, 11
 def grids(boxes: bool) -> np.ndarray:
   """Returns all grids `[G, 16]` of 0 to 3, each once in each row and column.
 
-  Args:
-    boxes: whether also once in each quarter: 288 Sudokus; else 576 Latin
-      squares.
+  With `boxes` also once in each quarter: 288 Sudokus; else 576 Latin squares.
   """
   found = [[]]
   for cell in range(CELLS):

@@ -4,17 +4,10 @@ import numpy as np
 
 
 def widths(lengths, count):
-  """Returns the widths to pad rows to that minimize padding.
+  """Returns the at most `count` ascending widths that need the least padding.
 
-  Each optimal width is the length of some row, so they are found exactly, by
-  dynamic programming over the distinct lengths.
-
-  Args:
-    lengths: `[R]` positive int, R > 0.
-    count: number of widths, at most; at least 1.
-
-  Returns:
-    `[W]` ascending, W <= `count`; the last one is the longest row.
+  Each optimal width is one of `lengths` `[R]`, so they are found exactly, by
+  dynamic programming over the distinct ones; the last is the longest.
   """
   sizes, rows = np.unique(lengths, return_counts=True)
   # `below[j]`: number of rows of the first j sizes.
@@ -36,15 +29,7 @@ def widths(lengths, count):
 
 
 def members(lengths, count):
-  """Groups rows by the width that they are padded to.
-
-  Args:
-    lengths: `[R]` positive int, R > 0.
-    count: number of widths, at most.
-
-  Returns:
-    list of (width, ascending row numbers).
-  """
+  """Groups rows: list of (width to pad to, ascending row numbers)."""
   chosen = widths(lengths, count)
   places = np.searchsorted(chosen, lengths)
   return [(int(width), np.flatnonzero(places == i))

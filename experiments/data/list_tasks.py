@@ -18,14 +18,11 @@ NUMBERS = tuple(str(i) for i in range(1, LONGEST + 2))
 
 
 class Task(NamedTuple):
-  """A task with prompts of words.
-
-  Attributes:
-    draw: `(rng) -> (arguments, given, answer)`, lists of words: at most two
-      arguments, what is given, and one right answer.
-    is_right: `(arguments, given, answer) -> bool`, of any answer.
-  """
+  """A task with prompts of words."""
+  # `(rng) -> (arguments, given, answer)`, lists of words: at most two
+  # arguments, what is given, and one right answer.
   draw: Callable[..., tuple[list[str], list[str], list[str]]]
+  # `(arguments, given, answer) -> bool`, of any answer.
   is_right: Callable[[list[str], list[str], list[str]], bool]
 
 
@@ -57,11 +54,9 @@ def _shuffle():
 def _edit(edit, places: int, joins: bool, chosen: bool):
   """Returns the task to edit a line at one place.
 
-  Args:
-    edit: `(line, place, new) -> line`; places are counted from 0.
-    places: of a line of n, there are `n + places` to choose from.
-    joins: whether there is a new person.
-    chosen: whether any place is right; else it is an argument.
+  `edit` is `(line, place, new) -> line`, places counted from 0; a line of n has
+  `n + places`. `joins` says whether there is a new person, `chosen` whether any
+  place is right; else it is an argument.
   """
   def draw(rng):
     *given, new = line(rng, int(rng.integers(SHORTEST, LONGEST + 1)) + 1)

@@ -16,14 +16,9 @@ from experiments.data import batches
 def masked(config, data: batches.Data) -> batches.Data:
   """Masks the rows of a run, in another way at each step.
 
-  Args:
-    config: `seed`; and `masked_suffix`, D, for a model that drafts: the last D
-      tokens of each row are masked; 0 for random ones.
-    data: rows; tokens whose weight is not 0 may be masked.
-
-  Returns:
-    Data without prompts. The tokens are whole; the weights `[B, T]` of a row
-    are 1 / m at its m masked tokens and 0 elsewhere.
+  Tokens whose weight is not 0 may be masked; with `config.masked_suffix` the
+  last so many are, for a model that drafts. The tokens stay; the weights `[B,
+  T]` of a row are 1 / m at its m masked tokens and 0 elsewhere. No prompts.
   """
   if config.masked_suffix:
     last = functools.partial(suffix, config.masked_suffix)

@@ -7,32 +7,41 @@ Line i of one file is the prompt of line i of the other. A pair is one row,
 A space precedes every word, also the first ones of prompt and completion, so
 that a word has the same tokens everywhere. The loss is over the completion and
 the end of text, not the prompt.
+
+A small model is slow to learn from few pairs that a completion contains the
+words of its prompt. Two augmentations show it more clearly than the corpus. In
+both, the prompt is some words of the completion, in any order; in the second,
+other words replace these, so that only the prompt predicts them:
+
+     catches frisbee = A dog catches a frisbee.
+     violet meeting = A dog violet a meeting.
 """
 
+import collections
 import pathlib
+import re
 from typing import NamedTuple
 
 import numpy as np
 
 from decoding_jax import types
 from experiments.data import batches
-from experiments.data import keyword_augmentation
 from models.text import tokenizers
 
 PROMPT, COMPLETION = " {} =", " {}"
+_WORD = re.compile(r"[^\W\d_]+")
+# Words that are too frequent or too short for a prompt: the number of most
+# frequent words, and of characters.
+_FREQUENT, _SHORT = 80, 2
+# Number of words of a prompt.
+_FEWEST, _MOST = 2, 5
 
 
 class Rows(NamedTuple):
-  """Pairs as tokens.
-
-  Attributes:
-    tokens: `[R, L]` int32, right-padded with `types.PAD`.
-    starts: `[R]` int32, position where the completion starts.
-    ends: `[R]` int32, position after its last token.
-  """
-  tokens: np.ndarray
-  starts: np.ndarray
-  ends: np.ndarray
+  """Pairs as tokens."""
+  tokens: np.ndarray  # `[R, L]` int32, right-padded with `types.PAD`
+  starts: np.ndarray  # `[R]` int32, position where the completion starts
+  ends: np.ndarray  # `[R]` int32, position after its last token
 
 
 def check(config) -> None:
@@ -42,7 +51,11 @@ def check(config) -> None:
       raise ValueError(f"--config.{name}={tuple(config[name])} must name two "
                        "files, of prompts and of completions.")
   batches.check_ascending(config)
-  keyword_augmentation.check(config)
+  shares = config.keyword_fraction, config.renamed_fraction
+  if min(shares) < 0 or sum(shares) > 1:
+    raise ValueError(
+        f"--config.keyword_fraction={shares[0]} and --config.renamed_fraction="
+        f"{shares[1]} must be at least 0, and together at most 1.")
   if config.sample_fraction and config.sample_length > max(config.windows) + 1:
     raise ValueError(
         f"--config.sample_length={config.sample_length} must be at most one "
@@ -70,9 +83,7 @@ def data(config, tokenizer) -> batches.Data:
       config.keyword_fraction or config.renamed_fraction) else None
 
   def held_out_batch(count):
-    count = min(count, len(held_out.tokens))
-    chosen = np.linspace(0, len(held_out.tokens) - 1, count).astype(np.int64)
-    return batch(held_out, chosen, longest)
+    return batch(held_out, batches.spread(len(held_out.tokens), count), longest)
 
   def prompts(count):
     chosen = np.random.default_rng(config.seed).integers(
@@ -133,18 +144,9 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
 
 
 def read(folder, names) -> tuple[list[str], list[str]]:
-  """Reads the lines of two parallel files.
+  """Returns prompts and completions of two parallel files, equally many.
 
-  Args:
-    folder: of the files.
-    names: of the file of prompts and of that of completions.
-
-  Returns:
-    Prompts and completions, equally many.
-
-  Raises:
-    FileNotFoundError: if there is no such file.
-    ValueError: for files without lines, or with different numbers of them.
+  Raises `FileNotFoundError`, or a `ValueError` for empty or unequal files.
   """
   found = []
   for name in names:
@@ -162,12 +164,42 @@ def read(folder, names) -> tuple[list[str], list[str]]:
   return found[0], found[1]
 
 
+def rewriter(config, completions):
+  """Returns `(rng, prompt, completion) -> (prompt, completion)`.
+
+  `completions` of the train split are the source of the words. Of rows beside
+  `keyword_fraction` and `renamed_fraction` only the order of the prompt's words
+  changes.
+  """
+  counts = collections.Counter(
+      word.lower() for text in completions for word in _WORD.findall(text))
+  frequent = {word for word, _ in counts.most_common(_FREQUENT)}
+  rare = lambda word: len(word) > _SHORT and word.lower() not in frequent
+  others = [word for word, count in counts.items() if count > 1 and rare(word)]
+
+  def rewrite(rng, prompt, completion):
+    draw, words = rng.random(), prompt.split()
+    found = list(filter(rare, dict.fromkeys(_WORD.findall(completion))))
+    if draw < config.keyword_fraction + config.renamed_fraction and (
+        len(found) >= _FEWEST):
+      size = min(len(found), rng.integers(_FEWEST, _MOST + 1))
+      words = [found[i] for i in rng.permutation(len(found))[:size]]
+      # A small corpus may have no other words to choose from.
+      if others and draw < config.renamed_fraction:
+        new = {word: others[rng.integers(len(others))] for word in words}
+        completion = _WORD.sub(lambda m: new.get(m[0], m[0]), completion)
+        words = list(new.values())
+    return " ".join(words[i] for i in rng.permutation(len(words))), completion
+
+  return rewrite
+
+
 def _rewritten(config, tokenizer, train, texts_):
   """Returns `(rng, chosen, length) -> Batch` of rewritten pairs.
 
   A rewritten pair that does not fit in the length is not used.
   """
-  rewrite = keyword_augmentation.rewriter(config, texts_[1])
+  rewrite = rewriter(config, texts_[1])
 
   def of(rng, chosen, length):
     found = [_encode(tokenizer, *rewrite(rng, *(x[row] for x in texts_)))

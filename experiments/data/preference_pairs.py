@@ -8,16 +8,22 @@ both.
 
 import os
 import pathlib
+import re
 
 import numpy as np
 
 from experiments.data import batches
 from experiments.data import python_corpus
 from experiments.data import records
+from models.text import tokenizers
 
 # One dialogue in `_STRIDE` is held out.
 _STRIDE = 4
 _SIDES = ("chosen", "rejected")
+ANSWER = "\n\nAssistant:"
+_TURN = re.compile(r"(?<=.)(?=\n\nHuman:)", re.DOTALL)
+_SPEAKER = re.compile(r"\n\n(Human|Assistant):")
+_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def check(config) -> None:
@@ -45,9 +51,8 @@ def data(config, tokenizer) -> batches.Data:
     return _batch(train, chosen, length)
 
   def held_out_batch(count):
-    count = min(count, len(held_out))
-    chosen = np.linspace(0, len(held_out) - 1, count).astype(np.int64)
-    return _batch(held_out, chosen, max(config.windows))
+    return _batch(held_out, batches.spread(len(held_out), count),
+                  max(config.windows))
 
   return batches.Data(train_batch, held_out_batch)
 
@@ -55,17 +60,7 @@ def data(config, tokenizer) -> batches.Data:
 def read(folder, name, split) -> list[tuple[str, str]]:
   """Reads (chosen, rejected) of one split, in the order of the file.
 
-  Args:
-    folder: of the file.
-    name: of the file.
-    split: `python_corpus.TRAIN` or `python_corpus.HELD_OUT`.
-
-  Returns:
-    Pairs of dialogues.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file, and the line that is no
-      such pair.
+  Raises `FileNotFoundError`, or a `ValueError` that names file and line.
   """
   path = pathlib.Path(folder) / name
   if not path.is_file():
@@ -81,6 +76,25 @@ def read(folder, name, split) -> list[tuple[str, str]]:
   if not found:
     raise ValueError(f"'{path}' has no {split} dialogue.")
   return found
+
+
+def encode(tokenizer, text: str) -> list[int]:
+  """Encodes a dialogue, with an end of text after each answer but the last.
+
+  There a model is to stop:
+
+    \\n\\nHuman: hi\\n\\nAssistant: hello<|endoftext|>\\n\\nHuman: help me
+  """
+  turns = tokenizer.encode_batch(_TURN.split(text))
+  end = tokenizers.eos_id(tokenizer)
+  return [token for turn in turns for token in [*turn.ids, end]][:-1]
+
+
+def messages(text: str) -> list[dict[str, str]]:
+  """Splits a dialogue into the messages of a chat."""
+  _, *parts = _SPEAKER.split(text)
+  return [{"role": _ROLES[name], "content": said.strip()}
+          for name, said in zip(parts[::2], parts[1::2])]
 
 
 def _read(config, split):

@@ -28,46 +28,36 @@ _FILES = pathlib.Path(__file__).parent
 
 
 class Examples(NamedTuple):
-  """Prompts to decode.
-
-  Attributes:
-    prompts: tokens of each, of any lengths.
-    references: a text for each; None if the task has none.
-    eos_id: tokens that end a row; None: rows are equally long.
-    stop: string at which a text is cut off before it is scored; "" for none.
-    metrics: names of `text_metrics.CORPUS` that score the texts.
-    note: a sentence about the choice of prompts; "" for none.
-    categories: of each prompt; None if records have none.
-  """
-  prompts: list[list[int]]
+  """Prompts to decode."""
+  prompts: list[list[int]]  # tokens of each, of any lengths
+  # A text for each; None if the task has none.
   references: Optional[list[str]] = None
+  # Tokens that end a row; None: rows are equally long.
   eos_id: Optional[tuple[int, ...]] = None
+  # String at which a text is cut off before it is scored; "" for none.
   stop: str = ""
+  # Names of `text_metrics.CORPUS` that score the texts.
   metrics: tuple[str, ...] = ()
-  note: str = ""
+  note: str = ""  # a sentence about the choice of prompts; "" for none
+  # Of each prompt; None if records have none.
   categories: Optional[list[str]] = None
 
 
 def load(config, pair, now=None) -> Examples:
-  """Loads the examples of a config; a larger number extends a smaller one.
+  """Loads `config.prompts` examples; a larger number extends a smaller one.
 
-  Args:
-    config: see `configs/rsd.py`.
-    pair: a `ModelPair`.
-    now: date that a chat template inserts, see `chat_template.load`.
-
-  Returns:
-    `config.prompts` examples.
-
-  Raises:
-    UserError: for an unknown task, a file that cannot be read, a field that is
-      missing, and for too few prompts.
+  The config is as in `configs/rsd.py`; `now` is the date that a chat template
+  inserts. Raises a `UserError` for an unknown task, a file that cannot be read,
+  a field that is missing, and for too few prompts.
   """
   _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
   _check_name("too_long", config.too_long, prompt_templates.SIDES)
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
   launch.check_seed(config)
+  if config.longest_prompt < 0:
+    raise launch.UserError(
+        f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
   with launch.user_errors(ValueError, OSError):
     if config.task in (PYTHON, TEXT):
       argument_checks.check_budget(config.prompt_length, config.max_new_tokens,
@@ -82,15 +72,10 @@ def load(config, pair, now=None) -> Examples:
 
 
 def score(examples, texts, seed=0):
-  """Scores generated texts by the metrics of a task.
+  """Scores texts, one a prompt, by the metrics of a task.
 
-  Args:
-    examples: of `load`.
-    texts: one per prompt; unused without metrics.
-    seed: of the bootstrap.
-
-  Returns:
-    dict from the name of a metric to [figure, low, high] of a 95 % interval.
+  Returns a dict from the name of a metric to [figure, low, high] of a 95 %
+  interval.
   """
   if not examples.metrics:
     return {}
@@ -118,9 +103,7 @@ def _continuations(config, tokenizer):
   """Takes passages of texts as prompts, all of one length."""
   if not config.data:
     raise ValueError("data is empty: task='text' needs a file.")
-  texts = [
-      records.field(r, "text" if isinstance(r.value, dict) else "")
-      for r in records.load(config.data)]
+  texts = records.texts(config.data)
   passages = python_corpus.passages(
       tokenizer, config.prompts, config.prompt_length + config.max_new_tokens,
       config.seed, texts)
@@ -234,14 +217,8 @@ def _encoder(config, tokenizer, form, now):
 def room(config, pair):
   """Returns the most tokens of a prompt; None for any number.
 
-  Args:
-    config: `longest_prompt`, 0 for the positions that the models have; and
-      `max_new_tokens`.
-    pair: a `ModelPair`.
+  `config.longest_prompt`, or, if that is 0, the positions that the models have.
   """
-  if config.longest_prompt < 0:
-    raise ValueError(
-        f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
   argument_checks.check_budget(1, config.max_new_tokens, pair.target,
                                pair.draft)
   longest = min(positions(pair, config.max_new_tokens),
@@ -252,10 +229,7 @@ def room(config, pair):
 def positions(pair, max_new_tokens, method=None):
   """Returns the positions that the models leave for a prompt, or infinity.
 
-  Args:
-    pair: a `ModelPair`.
-    max_new_tokens: the budget after the prompt.
-    method: that decodes; None to stay within the drafter's window in any case.
+  Without a `method` a prompt stays within the drafter's window in any case.
   """
   draft = (argument_checks.limiting_draft(method, pair.draft) if method
            else pair.draft)

@@ -6,18 +6,11 @@ SIDES = ("left", "right", "leave_out")
 
 
 def layout(task, record):
-  """Finds the format of a task that fits a file.
+  """Finds the format of a task that fits the first record of a file.
 
-  Args:
-    task: `formats`, a mapping from names to formats.
-    record: the first one of the file, a `records.Record`.
-
-  Returns:
-    Of the formats whose fields are all present, that with the most fields; the
-    only format of a task in any case.
-
-  Raises:
-    ValueError: if none fits, naming file, line and the fields.
+  Of the formats whose fields are all present, that with the most fields; the
+  only format of a task in any case. Raises a `ValueError` that names the
+  fields.
   """
   formats = sorted(task.formats.values(), key=lambda x: -len(x.fields))
   if len(formats) == 1:  # Missing fields are reported when they are read.
@@ -66,17 +59,9 @@ def answer(form, found) -> str:
 
 
 def shorten(encoding, longest, side):
-  """Shortens a prompt to at most `longest` tokens.
+  """Returns at most `longest` tokens of an encoding, dropped at `side`.
 
-  Special tokens at its beginning are kept.
-
-  Args:
-    encoding: of the tokenizer.
-    longest: number of tokens; None for no limit.
-    side: side where tokens are dropped, one of `SIDES`.
-
-  Returns:
-    list of tokens; None if the prompt is to be left out.
+  Special tokens at its beginning are kept. None if the prompt is left out.
   """
   ids = encoding.ids
   if longest is None or len(ids) <= longest:

@@ -34,14 +34,9 @@ def split_of(name: str, stride: int = _STRIDE) -> str:
 
 @functools.lru_cache(maxsize=None)
 def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
-  """Reads the modules of one split.
+  """Returns (dotted name, source) of the modules of one split, by name.
 
-  Args:
-    split: `TRAIN` or `HELD_OUT`.
-    root: folder to read; None for the running Python's standard library.
-
-  Returns:
-    (dotted name, source text), by name.
+  `root` is a folder; None for the running Python's standard library.
   """
   if split not in (TRAIN, HELD_OUT):
     raise ValueError(f"split={split!r} is not one of {[TRAIN, HELD_OUT]}.")
@@ -64,51 +59,22 @@ def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
 
 
 def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
-            seed: int = 0, *, split: str = HELD_OUT,
-            root: str | None = None) -> list[list[int]]:
-  """Draws prompts that start at a line; a longer list extends a shorter one.
+            seed: int = 0, *, root: str | None = None) -> list[list[int]]:
+  """Draws `count` held-out prompts that start at a line, `length` tokens each.
 
-  Args:
-    tokenizer: of the prompts.
-    count: number of prompts.
-    length: tokens of a prompt.
-    reference_length: tokens of the module that must follow a prompt.
-    seed: of the choice.
-    split: `TRAIN` or `HELD_OUT`.
-    root: folder to read, see `modules`.
-
-  Returns:
-    `count` lists of `length` tokens, from different passages.
+  A longer list extends a shorter one. After each, `reference_length` tokens of
+  its module must follow.
   """
+  texts = [text for _, text in modules(HELD_OUT, root)]
   return [passage[:length] for passage in passages(
-      tokenizer, count, length + reference_length, seed, _texts(split, root))]
-
-
-def references(tokenizer, count: int, length: int, reference_length: int,
-               seed: int = 0, *, split: str = HELD_OUT,
-               root: str | None = None) -> list[list[int]]:
-  """Returns the text that follows the `prompts` of the same arguments.
-
-  Returns:
-    `count` lists of `reference_length` tokens.
-  """
-  return [passage[length:] for passage in passages(
-      tokenizer, count, length + reference_length, seed, _texts(split, root))]
+      tokenizer, count, length + reference_length, seed, texts)]
 
 
 def passages(tokenizer, count: int, length: int, seed: int,
              texts: list[str]) -> list[list[int]]:
-  """Draws passages of texts that start at a line, in random order.
+  """Draws different passages of `length` tokens that start at a line of a text.
 
-  Args:
-    tokenizer: of the passages.
-    count: number of passages; a larger number extends a smaller one.
-    length: tokens of a passage.
-    seed: of the choice.
-    texts: to draw from.
-
-  Returns:
-    `count` lists of `length` tokens, all different.
+  A larger `count` extends a smaller one.
   """
   lines = [(i, start) for i, text in enumerate(texts)
            for start in _line_starts(text)]
@@ -127,10 +93,6 @@ def passages(tokenizer, count: int, length: int, seed: int,
         f"prompts={count} are asked for, but the corpus has only "
         f"{len(found)} different passages of {length} tokens.")
   return found
-
-
-def _texts(split, root):
-  return [text for _, text in modules(split, root)]
 
 
 def _paths(root):

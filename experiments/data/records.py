@@ -12,14 +12,9 @@ from models.folders import hub
 
 
 class Record(NamedTuple):
-  """An example as read.
-
-  Attributes:
-    where: file and line, for messages.
-    value: a JSON value.
-  """
-  where: str
-  value: Any
+  """An example as read."""
+  where: str  # file and line, for messages
+  value: Any  # a JSON value
 
 
 def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
@@ -52,18 +47,10 @@ def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
 
 
 def field(record: Record, path: str) -> str:
-  """Returns a text in a record.
+  """Returns a text in a record; a list of texts is joined as lines.
 
-  Args:
-    record: of `load`.
-    path: names, and numbers of list items, separated by dots; "" is the whole
-      record.
-
-  Returns:
-    A text; a list of texts is joined as lines.
-
-  Raises:
-    ValueError: naming file, line and field, if there is no such text.
+  `path` has names, and numbers of list items, separated by dots; "" is the
+  whole record. Raises a `ValueError` that names file, line and field.
   """
   value = find(record, path)
   if isinstance(value, list) and all(isinstance(x, str) for x in value):

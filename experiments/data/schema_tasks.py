@@ -48,20 +48,12 @@ _SHIPPED = (
 
 
 class SchemaTask(NamedTuple):
-  """A schema, and values that are valid by it and that are not.
-
-  Attributes:
-    name: of the schema.
-    schema: as parsed from JSON.
-    valid: values.
-    invalid: values.
-    features: what the schema has, for tables.
-  """
+  """A schema, and values that are valid by it and that are not."""
   name: str
-  schema: Any
+  schema: Any  # as parsed from JSON
   valid: list
   invalid: list
-  features: tuple[str, ...]
+  features: tuple[str, ...]  # what the schema has, for tables
 
 
 def shipped() -> list[SchemaTask]:
@@ -71,16 +63,11 @@ def shipped() -> list[SchemaTask]:
 
 
 def read(path: str, limit: int = 0) -> list[SchemaTask]:
-  """Returns the schemas of a file.
+  """Returns the first `limit` schemas of a file; 0 for all.
 
-  Args:
-    path: of lines of JSON, which may be compressed by gzip: `schema`, `tests`
-      (a list of `data` and `valid`), and `name` if there is one.
-    limit: how many, from the first on; 0 for all.
-
-  Raises:
-    OSError: if the file cannot be read.
-    ValueError: naming the line that is wrong.
+  Its lines are JSON, perhaps compressed by gzip: `schema`, `tests` (a list of
+  `data` and `valid`), and perhaps `name`. Raises `OSError`, or a `ValueError`
+  that names the line.
   """
   data = pathlib.Path(path).read_bytes()
   text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data

@@ -18,11 +18,7 @@ _CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 class Memory(NamedTuple):
   """Bytes on one device, by the compiler.
 
-  Attributes:
-    arguments: parameters, prompts and keys.
-    temporaries: caches and intermediate arrays.
-    results: texts and statistics.
-    program: the instructions.
+  `arguments` are parameters, prompts and keys, `temporaries` caches too.
   """
   arguments: int
   temporaries: int
@@ -31,17 +27,9 @@ class Memory(NamedTuple):
 
 
 def compile_(traced, platform="tpu"):
-  """Compiles a program for the devices of its arguments' shardings.
+  """Compiles a `jax.stages.Traced` for its devices, "tpu" or "cuda".
 
-  Args:
-    traced: a `jax.stages.Traced`.
-    platform: of these devices, "tpu" or "cuda".
-
-  Returns:
-    A `jax.stages.Compiled`.
-
-  Raises:
-    UserError: if it does not fit into the memory of a device.
+  Raises a `UserError` if it does not fit into the memory of a device.
   """
   try:
     lowered = traced.lower(lowering_platforms=(platform,))
@@ -58,11 +46,7 @@ def compile_(traced, platform="tpu"):
 
 
 def memory(compiled) -> Memory:
-  """Returns the `Memory` that a program needs.
-
-  Args:
-    compiled: a `jax.stages.Compiled`.
-  """
+  """Returns the `Memory` that a `jax.stages.Compiled` needs."""
   found = compiled.memory_analysis()
   return Memory(found.argument_size_in_bytes, found.temp_size_in_bytes,
                 found.output_size_in_bytes, found.generated_code_size_in_bytes)

@@ -9,24 +9,33 @@ import pathlib
 import re
 from typing import Any, Callable, NamedTuple
 
+from absl import flags
+
+from decoding_jax import kernels
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
-from experiments.devices import layer_scan
 from models import checkpoints
 from models import transformer
 from models.folders import hub
 from models.transformer import quantization
 
+_AUTO, _ON, _OFF = "auto", "on", "off"
+# So many layers are unrolled in any case.
+FEW_LAYERS = 8
+_SCAN = flags.DEFINE_enum(
+    "scan_layers", _AUTO, [_AUTO, _ON, _OFF],
+    "Compile one layer, in a loop, instead of all: programs of many layers "
+    "compile in a part of the time. auto: on TPUs, with more than "
+    f"{FEW_LAYERS} layers; elsewhere layers are as they were saved, which is "
+    "unrolled.")
+
 
 class Source(NamedTuple):
-  """Where models are read from, and in which types.
-
-  Attributes:
-    target: folder of the target, or name of a shipped one.
-    dtypes, weights: of the target and of the draft, see `model_pair.open_pair`.
-  """
+  """Where models are read from, and in which types."""
+  # Folder of the target, or name of a shipped one.
   target: str | pathlib.Path = ""
+  # Of the target and of the draft, see `model_pair.open_pair`.
   dtypes: tuple[str, str] = ("", "")
   weights: tuple[str, str] = (quantization.DTYPE,) * 2
 
@@ -36,65 +45,42 @@ class Source(NamedTuple):
 
 
 class Target(NamedTuple):
-  """A target that is open, whose parameters have not been read.
-
-  Attributes:
-    source: where it is read from.
-    folder: of the target.
-    config: its `transformer.Config`.
-    lm: its model.
-    params: shapes of its parameters.
-    tokenizer: of the target.
-  """
+  """A target that is open, whose parameters have not been read."""
   source: Source
   folder: pathlib.Path
   config: transformer.Config
   lm: dj.LanguageModel
-  params: Any
+  params: Any  # shapes of its parameters
   tokenizer: Any
 
 
 class Opened(NamedTuple):
-  """Both models of a pair, of one vocabulary; parameters are shapes.
-
-  Attributes:
-    target, target_params: the target with what the draft needs of it.
-    draft, draft_params: a draft model or head; None for none.
-    size: number of parameters that drafting reads.
-    kept: layers of the target that the draft reads.
-    start: a `start_tables.StartTable`, or None.
-  """
+  """Both models of a pair, of one vocabulary; parameters are shapes."""
+  # The target with what the draft needs of it.
   target: dj.LanguageModel
   target_params: Any
+  # A draft model or head; None for none.
   draft: dj.LanguageModel | dj.Head | None = None
   draft_params: Any = None
-  size: int = 0
-  kept: tuple[int, ...] = ()
-  start: Any = None
+  size: int = 0  # number of parameters that drafting reads
+  kept: tuple[int, ...] = ()  # layers of the target that the draft reads
+  start: Any = None  # a `start_tables.StartTable`, or None
 
 
 class Place(NamedTuple):
-  """Where parameters are read to: one device, or a mesh.
-
-  Attributes:
-    read: `(name, dtype, weights) -> parameters` of a model.
-    replicate: `(load, shapes) -> parameters`, those of `load()` on all devices;
-      only their shapes where none are read.
-    model: `(lm, config) -> lm`, as it computes there.
-  """
-  read: Callable[..., Any]
+  """Where parameters are read to: one device, or a mesh."""
+  read: Callable[..., Any]  # `(name, dtype, weights) -> parameters` of a model
+  # `(load, shapes) -> parameters`, those of `load()` on all devices; only their
+  # shapes where none are read.
   replicate: Callable[..., Any]
+  # `(lm, config) -> lm`, as it computes there.
   model: Callable[..., dj.LanguageModel]
 
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """What drafts for a target; this one is of methods that need nothing.
-
-  Attributes:
-    name: as `--draft` has it.
-  """
-  name: str = ""
+  """What drafts for a target; this one is of methods that need nothing."""
+  name: str = ""  # as `--draft` has it
 
   def __str__(self):
     return self.name
@@ -117,11 +103,7 @@ class Draft:
   def saved_weights(self, target) -> str:
     """Returns the format of its matrices where it is saved in one of its own.
 
-    Args:
-      target: value of `--target`.
-
-    Returns:
-      One of `quantization.WEIGHTS`, or "" for that of the target.
+    One of `quantization.WEIGHTS`, or "" for that of the target.
     """
     del target
     return ""
@@ -132,13 +114,8 @@ class Draft:
   def for_methods(self, spec: str, methods, target) -> "Draft":
     """Returns what drafts for methods; nothing if none needs a draft model.
 
-    Args:
-      spec: value of `--method`.
-      methods: list of `dj.Method`.
-      target: value of `--target`.
-
-    Raises:
-      UserError: if they cannot draft by it.
+    `spec` is the value of `--method`. Raises a `UserError` if they cannot draft
+    by it.
     """
     if not any(map(needs_draft, methods)):
       return Draft()
@@ -155,23 +132,14 @@ class Draft:
   def open(self, target: Target) -> Opened:
     """Opens the draft; no parameters are read.
 
-    Raises:
-      UserError, OSError, ValueError: if it does not exist, or does not fit.
+    Raises `UserError`, `OSError` or `ValueError` if it does not exist or fit.
     """
     return Opened(target.lm, target.params)
 
   def load(self, pair, place: Place):
-    """Reads the parameters of the draft.
+    """Returns a pair, whose target has parameters, with those of the draft.
 
-    Args:
-      pair: a `ModelPair` whose target has its parameters.
-      place: where to.
-
-    Returns:
-      The pair.
-
-    Raises:
-      UserError, OSError, ValueError: if they cannot be read.
+    Raises `UserError`, `OSError` or `ValueError` if they cannot be read.
     """
     del place
     return pair
@@ -191,14 +159,9 @@ class Draft:
     return []
 
   def folder(self, target, workdir) -> pathlib.Path:
-    """Returns the folder of a model that drafts the same.
+    """Returns the folder of a model that drafts the same, perhaps in `workdir`.
 
-    Args:
-      target: folder of the target.
-      workdir: folder for models that are made.
-
-    Raises:
-      UserError: if there is none.
+    Raises a `UserError` if there is none.
     """
     del target, workdir
     return launch.model_folder(self.name)
@@ -235,15 +198,8 @@ def counted(name: str, prefix: str, digits: int, unit: str,
             example: str) -> int | None:
   """Returns the number N of a name "<prefix>N"; None for another name.
 
-  Args:
-    name: value of `--draft`.
-    prefix: such as "layers:".
-    digits: that N may have.
-    unit: what N counts, for the error.
-    example: a name, for the error.
-
-  Raises:
-    UserError: for a name that begins so, and has no such N.
+  Raises a `UserError` for a name that begins so, without an N of at most
+  `digits` digits; `unit` is what N counts and `example` a name, for messages.
   """
   if not name.startswith(prefix):
     return None
@@ -260,23 +216,26 @@ def needs_draft(method) -> bool:
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
-  """Returns the architecture of a model; no parameter is read.
+  """Returns a model's `transformer.Config`; no parameter is read.
 
-  Args:
-    name: see `launch.model_folder`.
-    dtype: of parameters and activations; "" as saved.
-    weights: format of matrices, one of `quantization.WEIGHTS`.
-
-  Returns:
-    A `transformer.Config`, whose layers are scanned as `--scan_layers` says.
-
-  Raises:
-    UserError, FileNotFoundError, ValueError: if there is no such model or type.
+  `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
+  Raises `UserError`, `FileNotFoundError` or `ValueError` if it is unknown.
   """
   found = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(found, dtype=dtype or found.dtype,
                              weights=weights,
-                             scan_layers=layer_scan.is_used(found))
+                             scan_layers=scans_layers(found))
+
+
+def scans_layers(config) -> bool:
+  """Returns whether layers are scanned: by the flag, or as saved."""
+  # Who imports this without a command line gets the default.
+  value = _SCAN.value if flags.FLAGS.is_parsed() else _AUTO
+  if value != _AUTO:
+    return value == _ON
+  return config.scan_layers or (
+      config.num_layers > FEW_LAYERS and not config.linear_key_heads
+      and kernels.reads_slices())
 
 
 def check_outputs(folder, config):

@@ -7,12 +7,8 @@ from decoding_jax.speculation import tree
 def widths(drafter: dj.Drafter) -> tuple[int, ...]:
   """Returns the nodes of each level that a draft model grows, a forward each.
 
-  Args:
-    drafter: any drafter.
-
-  Returns:
-    The nodes of each level; none if no model drafts. Where a forward is not a
-    level, as in a tree of a free layout, the forwards share the nodes evenly.
+  Where a forward is not a level, as in a tree of a free layout, the forwards
+  share the nodes evenly. Empty if no model drafts.
   """
   layout = drafter.layout
   if isinstance(layout, dj.Layout) and drafter.calls == tree.depth(layout):
@@ -21,12 +17,16 @@ def widths(drafter: dj.Drafter) -> tuple[int, ...]:
   return (-(-nodes // max(drafter.calls, 1)),) * drafter.calls
 
 
-def most(draft) -> int:
-  """Returns the levels that a draft model or head can draft; 0 for no limit.
+def tokens(drafter: dj.Drafter) -> tuple[int, ...]:
+  """Returns tokens of a row in each forward of the drafter.
 
-  Args:
-    draft: a `dj.LanguageModel`, a `dj.Head` or None.
+  The deepest level needs no forward; the root's has two tokens.
   """
+  return (2, *widths(drafter)[:-1]) if widths(drafter) else ()
+
+
+def most(draft) -> int:
+  """Returns how many levels a draft model or head drafts; 0: any number."""
   return draft.depth if isinstance(draft, dj.Head) else 0
 
 
@@ -36,7 +36,9 @@ def num_distributions(drafter: dj.Drafter) -> int:
   if not drafter.calls and drafter.draws == dj.Draws.ARBITRARY:
     return 0
   if isinstance(layout, dj.Layout):
-    return (drafter.num_models + sum(layout.widths[:-1]) if layout.widths
-            else 0)
+    # The root has one of each of several models, which share the first level.
+    roots = (*layout.widths, 0)[0] if (
+        drafter.draws == dj.Draws.OF_SEVERAL) else 1
+    return roots + sum(layout.widths[:-1]) if layout.widths else 0
   # The last node of a free tree has no children.
   return tree.num_nodes(layout)

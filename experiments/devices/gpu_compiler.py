@@ -49,12 +49,7 @@ device_description_str: "NVIDIA {name}"
 
 
 class Gpu(NamedTuple):
-  """A kind of GPU.
-
-  Attributes:
-    memory: bytes of its memory.
-    bandwidth: bytes per second that it reads.
-  """
+  """A kind of GPU: bytes of its memory, bytes per second that it reads."""
   memory: int
   bandwidth: int
 
@@ -66,18 +61,10 @@ def kind(name) -> Gpu | None:
 
 
 def devices(name):
-  """Returns GPUs of one machine, to compile for.
+  """Returns GPUs to compile for, such as "h100:8" or "h100:1x8": one machine.
 
-  JAX must not have been used before; from then on it uses the CPU.
-
-  Args:
-    name: kind and number, such as "h100:8"; "h100:1x8" is the same.
-
-  Returns:
-    list of devices without memory.
-
-  Raises:
-    UserError: if there is no compiler for them.
+  JAX must not have been used before; from then on it uses the CPU. Raises a
+  `UserError` if there is no compiler for them.
   """
   if not any(map(importlib.util.find_spec,
                  ("jax_cuda13_plugin", "jax_cuda12_plugin"))):

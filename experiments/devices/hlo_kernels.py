@@ -24,17 +24,11 @@ _WRITES_PARTS = {"dynamic-update-slice": 1, "scatter": 2}
 
 
 class Kernel(NamedTuple):
-  """An operation that a GPU starts.
-
-  Attributes:
-    name: of the instruction.
-    opcode: such as "fusion" or "copy".
-    shape: of its result, such as "bf16[1,32]{1,0}".
-    num_bytes: read from memory and written there, if no cache had any of it.
-  """
+  """An operation that a GPU starts."""
   name: str
-  opcode: str
-  shape: str
+  opcode: str  # such as "fusion" or "copy"
+  shape: str  # of its result, such as "bf16[1,32]{1,0}"
+  # Read from memory and written there, if no cache had any of it.
   num_bytes: int
 
 
@@ -47,28 +41,16 @@ class _Instruction(NamedTuple):
 
 
 def of_step(text) -> list[Kernel]:
-  """Returns the kernels of one turn of the loop that reads the most.
+  """Returns the `Kernel`s of one turn of the loop that reads the most.
 
-  Of a generation this is the loop over its steps. Of branches the one that
-  reads the most is taken; an inner loop without a known number of turns takes
-  one.
-
-  Args:
-    text: the HLO text of a program that was compiled for a GPU.
-
-  Returns:
-    list of `Kernel`; empty without a loop.
+  In the HLO text of a generation this is the loop over its steps. Of branches
+  the one that reads the most is taken; an inner loop without a known number of
+  turns takes one. Empty without a loop.
   """
   program = _parse(text)
   turns = [_kernels(program, _CALLED.search(x.rest)[1])
            for body in program.values() for x in body if x.opcode == "while"]
   return max(turns, key=_num_bytes, default=[])
-
-
-def of_entry(text) -> list[Kernel]:
-  """Returns the kernels of a whole program; the argument as in `of_step`."""
-  entry = re.search(r"^ENTRY %(\S+) ", text, re.M)[1]
-  return _kernels(_parse(text), entry)
 
 
 def _parse(text):

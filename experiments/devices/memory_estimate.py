@@ -36,49 +36,28 @@ _OF_STEP = 2
 
 
 class Ways(NamedTuple):
-  """Number of parts that a mesh divides arrays into.
-
-  Attributes:
-    layers: of parameters, keys and values, scores and vocabularies.
-    rows: of arrays with an axis of rows, in addition to layers.
-    drafts: of what the draft has alone, keys and values too; 0: as `layers`.
-  """
-  layers: int = 1
-  rows: int = 1
+  """Number of parts that a mesh divides arrays into."""
+  layers: int = 1  # of parameters, keys and values, scores and vocabularies
+  rows: int = 1  # of arrays with an axis of rows, in addition to layers
+  # Of what the draft has alone, keys and values too; 0: as `layers`.
   drafts: int = 0
 
 
 class Need(NamedTuple):
-  """Bytes on each device.
-
-  Attributes:
-    weights: of both models.
-    caches: of both models, of logits processors beside them, and what a
-      drafter carries.
-    logits: of the target at the nodes of a tree, and distributions of the
-      drafter.
-    masks: ancestor masks of a tree, the drafted one and that of its scoring.
-    temporaries: of the largest forward.
-  """
-  weights: int
+  """Bytes on each device."""
+  weights: int  # of both models
+  # Of both models, of logits processors beside them, and what a drafter
+  # carries.
   caches: int
+  # Of the target at the nodes of a tree, and distributions of the drafter.
   logits: int
+  # Ancestor masks of a tree, the drafted one and that of its scoring.
   masks: int
-  temporaries: int
+  temporaries: int  # of the largest forward
 
 
 def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
-  """Raises `UserError` if a run does not fit into the memory of a device.
-
-  Args:
-    pair: a `ModelPair`, whose parameters may be shapes.
-    kinds: see `estimate`.
-    batch: rows decoded together.
-    width: P, tokens of the longest prompt.
-    max_new_tokens: the budget.
-    force: whether to skip the check.
-    ways: how a mesh divides arrays.
-  """
+  """Raises `UserError` unless a run, as of `estimate`, fits on a device."""
   if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
     return
   there = device_memory(jax.local_devices()[0])
@@ -110,9 +89,6 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
     max_new_tokens: the budget.
     ways: how a mesh divides arrays.
     shared: tokens that all prompts begin with, and caches keep once.
-
-  Returns:
-    A `Need`.
   """
   decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
   slots = most_slots(kinds, width, max_new_tokens, shared)
@@ -165,14 +141,7 @@ def device_memory(device) -> int | None:
 
 
 def nodes(kind):
-  """Returns the most nodes that are scored by a call, and drafted from.
-
-  Args:
-    kind: a pair or a decoder.
-
-  Returns:
-    (tokens of a target call, tokens whose children a model drafts).
-  """
+  """Returns the most nodes that a call scores, and a model drafts from."""
   if isinstance(kind, dj.Pair):
     return (1 + tree.num_nodes(kind.drafter.layout),
             draft_levels.num_distributions(kind.drafter))
@@ -232,14 +201,7 @@ def _bytes(arrays):
 def _largest(lm, params, batch, tokens, slots, logits, times):
   """Returns `times` the bytes of the largest array that a forward computes.
 
-  Args:
-    lm: a language model.
-    params: its parameters, or their shapes.
-    batch: B.
-    tokens: T.
-    slots: S.
-    logits: whether the logits are asked for; else only the block is.
-    times: how many there are at a time.
+  Without `logits` only the block is asked for.
   """
   def forward(params, fresh, cache, block, mask):
     found = lm.forward(params, fresh, fresh, cache, block, 0, mask)

@@ -21,7 +21,6 @@ from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_kind
-from experiments.devices import layer_scan
 from experiments.devices import memory_estimate
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -50,7 +49,7 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Number of processes; 1 runs one alone.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None,
                                    "Number of this process, from 0.")
-flags.adopt_module_key_flags(layer_scan)
+flags.adopt_module_key_flags(draft_kind)
 
 
 class _Run(NamedTuple):
@@ -72,15 +71,9 @@ class _Run(NamedTuple):
 def join(target, batch):
   """Connects to the other processes; call it before JAX is used.
 
-  Without others, a CPU gets as many devices as the flags ask for.
-
-  Args:
-    target: folder of the target, or name of a shipped one.
-    batch: rows decoded together, at most.
-
-  Raises:
-    UserError: for flags that contradict each other, a mesh that is none, or if
-      there is no such model.
+  Without others, a CPU gets as many devices as the flags ask for. `batch` is
+  the most rows decoded together. Raises a `UserError` for flags that contradict
+  each other, a mesh that is none, or an unknown model.
   """
   connect(lambda: checkpoints.architecture(launch.model_folder(target)), batch)
 
@@ -120,16 +113,13 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
 
   Args:
     pair: of `model_pair.open_pair`.
-    kinds: pairs or decoders that will decode, see `memory_estimate.estimate`.
+    kinds: pairs or decoders that will decode.
     batch: rows decoded together, at most.
     most: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
     decoded: the pair as it will decode, with logits processors, whose states
       need memory; None for `pair`.
-
-  Returns:
-    The pair, its mesh included.
 
   Raises:
     UserError: for a mesh that model, batch or devices do not allow; if a device
@@ -170,36 +160,19 @@ def _check_roles(pair, kinds):
 
 
 def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
-  """Chooses the first mesh whose devices have the memory, else the last one.
+  """Returns the number of the first of `ways` that fits, else of the last.
 
-  Args:
-    pair: of `model_pair.open_pair`.
-    ways: of `partition`, of each mesh of `mesh_shapes.sizes`.
-    kinds: pairs or decoders, see `load`.
-    most: rows that have a cache at a time, at most.
-    width: P, tokens of the longest prompt.
-    max_new_tokens: the budget.
-
-  Returns:
-    Its number.
+  `ways` are those of `partition`; the other arguments are as of `load`.
   """
   return next((i for i, x in enumerate(ways) if memory_estimate.fits(
       pair, kinds, most, width, max_new_tokens, x)), len(ways) - 1)
 
 
 def partition(pair, shape, drafts=mesh_shapes.AUTO):
-  """Returns how a mesh divides arrays.
+  """Returns how a mesh of (data, model) devices divides arrays, as `Ways`.
 
-  Args:
-    pair: of `model_pair.open_pair`.
-    shape: sizes of "data" and "model".
-    drafts: of `--draft_mesh`.
-
-  Returns:
-    A `memory_estimate.Ways`.
-
-  Raises:
-    ValueError: for a draft model that cannot be split so.
+  Raises a `ValueError` for a draft model that `drafts` (`--draft_mesh`) cannot
+  split.
   """
   data, model = shape
   draft = None if pair.drafts.of_target else (
@@ -211,18 +184,10 @@ def partition(pair, shape, drafts=mesh_shapes.AUTO):
 
 
 def from_flags(config, batch, count):
-  """Returns the mesh that the flag asks for; no device is used.
+  """Returns the "data" and "model" sizes that `--mesh` asks for, or (1, 1).
 
-  Args:
-    config: architecture of the target.
-    batch: rows decoded together.
-    count: number of devices.
-
-  Returns:
-    Sizes of "data" and "model"; 1 and 1 without the flag.
-
-  Raises:
-    UserError: for a mesh that model, batch or devices do not allow.
+  No device is used: `count` says how many there are. Raises a `UserError` for a
+  mesh that model, batch or devices do not allow.
   """
   with launch.user_errors(ValueError):
     asked = "data:1" if _MESH.value is None else _MESH.value
@@ -247,20 +212,10 @@ def _read(folder, config, shardings):
 def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   """Reads the parameters of a pair onto a mesh.
 
-  A head on the target's features is replicated, with what it keeps.
-
-  Args:
-    pair: of `model_pair.open_pair`.
-    mesh: of `mesh_shapes.make`.
-    read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
-    drafts: of `--draft_mesh`, how a draft model with parameters of its own is
-      split, see `mesh_shapes.draft_size`.
-
-  Returns:
-    The pair.
-
-  Raises:
-    UserError: if it cannot be split so, or there are no parameters.
+  A head on the target's features is replicated, with what it keeps. `read` is
+  `(folder, config, shardings) -> parameters`, or `stand_ins`, which reads none;
+  `drafts` is `--draft_mesh`. Raises a `UserError` if the draft cannot be split
+  so, or there are no parameters.
   """
   groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
   place, source = _place_of(groups[0], read), pair.source
@@ -281,10 +236,8 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
 def _place_of(mesh, read, size_of=mesh_shapes.split_size):
   """Returns a mesh as a `draft_kind.Place`.
 
-  Args:
-    mesh: of `mesh_shapes.make`.
-    read: see `with_params`.
-    size_of: `(config, size of "model") -> devices that layers are split over`.
+  `size_of` is `(config, size of "model") -> devices that layers are split
+  over`.
   """
   def size(config):
     return size_of(config, mesh.shape[sharding.MODEL])
@@ -315,51 +268,44 @@ def on_all(mesh, tree):
   return tree if mesh is None else put(mesh, PartitionSpec(), tree)
 
 
+def with_processors(pair, processors):
+  """Applies (processor, parameters) pairs to target and draft.
+
+  A head has no state of its tokens: what it drafts may be refused.
+  """
+  for processor, params in processors:
+    params = on_all(pair.mesh, params)
+    target, target_params = dj.processors.apply(
+        processor, params, pair.target, pair.target_params)
+    pair = pair._replace(target=target, target_params=target_params)
+    if isinstance(pair.draft, dj.LanguageModel):
+      draft, draft_params = dj.processors.apply(
+          processor, params, pair.draft, pair.draft_params)
+      pair = pair._replace(draft=draft, draft_params=draft_params)
+  return pair
+
+
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
              rows=None, prefill_chunk=None, draft_sampling=None):
-  """Calls `dj.generate` with a pair of models, on one device or a mesh.
+  """Calls `dj.generate` with a `ModelPair`, on one device or a mesh.
 
   On a mesh it is one program, in which each index of "data" has its own loop,
-  which ends with its own rows. Every process gets the whole result, on the
-  host. What prompts begin with in common is kept once, as far as `pair.share`
-  allows; on a mesh by each index of "data".
+  which ends with its own rows; `steps` are those of the longest. Every process
+  gets the whole result, on the host. What prompts `[B, P]` begin with in common
+  is kept once, as far as `pair.share` allows; on a mesh by each index of
+  "data". `keys` are `[B]`, `lengths` `[B]`; `reward_params` of `on_all`.
 
-  Args:
-    pair: a `model_pair.ModelPair`.
-    keys: `[B]` random keys.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32.
-    method: a `dj.Method`.
-    max_new_tokens: the budget.
-    sampling: a `dj.Sampling`.
-    eos_id: tokens that end a row, or None.
-    reward: a `dj.Reward`, or None.
-    reward_params: its parameters, of `on_all`.
-    constraints: tree of `[B, ...]`, or None.
-    rows: rows decoded together, at most; None for all.
-    prefill_chunk: how other rows join, as of `dj.generate`.
-    draft_sampling: a `dj.Sampling`, of which each is a program; None: as
-      `sampling`.
-
-  Returns:
-    A `dj.Generation`; its steps are those of the longest loop.
-
-  Raises:
-    UserError: for prompts with a token that the target does not have.
+  Raises a `UserError` for a token that the target does not have.
   """
   model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
   shared = shared_prefix.of_batch(pair, prompts, lengths, rows)
+  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
+             prefill_chunk, draft_sampling, shared)
+  params = pair.target_params, pair.draft_params, reward_params
   if pair.mesh is None:
-    return dj.generate(
-        keys, *_prompts(prompts, lengths, shared), method=method,
-        target=pair.target, target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
-        sampling=sampling, draft_sampling=draft_sampling, eos_id=eos_id,
-        reward=reward, reward_params=reward_params, constraints=constraints,
-        rows=rows, prefill_chunk=prefill_chunk,
-        shared_prefix=prompts[0, :shared] if shared else None)
+    return _decode(run, sampling, (keys, prompts, lengths, constraints), params)
   if mesh_shapes.has_roles(pair.mesh):
     with launch.user_errors(ValueError):
       return jax.tree.map(np.asarray, roles.generate(
@@ -369,44 +315,35 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
           max_new_tokens=max_new_tokens, sampling=sampling,
           draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
           rows=rows, prefill_chunk=prefill_chunk))
-  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             prefill_chunk, draft_sampling, shared)
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
-      run, batch, np.float32(sampling.temperature),
-      (pair.target_params, pair.draft_params, reward_params)))
+      run, batch, np.float32(sampling.temperature), params))
 
 
-def _prompts(prompts, lengths, shared):
-  """Returns what is a row's own of prompts, and how long it is."""
-  return prompts[:, shared:], lengths - shared
+def _decode(run, sampling, batch, params):
+  keys, prompts, lengths, constraints = batch
+  target_params, draft_params, reward_params = params
+  return dj.generate(
+      keys, prompts[:, run.shared:], lengths - run.shared, method=run.method,
+      target=run.target, target_params=target_params, draft=run.draft,
+      draft_params=draft_params, max_new_tokens=run.max_new_tokens,
+      sampling=sampling, draft_sampling=run.draft_sampling, eos_id=run.eos_id,
+      reward=run.reward, reward_params=reward_params, constraints=constraints,
+      rows=run.rows, prefill_chunk=run.prefill_chunk,
+      shared_prefix=prompts[0, :run.shared] if run.shared else None)
 
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
           device_bytes=None, shared=0):
   """Traces the program of `generate` for a mesh of devices that may be absent.
 
-  Args:
-    pair: a `model_pair.ModelPair` on a mesh, whose parameters are
-      `stand_ins`.
-    batch: B.
-    width: P, tokens of the longest prompt.
-    method: a `dj.Method`.
-    max_new_tokens: the budget.
-    sampling: a `dj.Sampling`.
-    eos_id: tokens that end a row, or None.
-    device_bytes: memory of each device; None if unknown. That of this machine
-      does not matter.
-    shared: tokens of a prompt that all of them begin with.
-
-  Returns:
-    A `jax.stages.Traced`.
-
-  Raises:
-    UserError: if the largest arrays do not fit into such devices.
+  The parameters of `pair` are `stand_ins`. `device_bytes` is the memory of each
+  device, None if unknown; that of this machine does not matter. `shared` tokens
+  of the prompts are common. Raises a `UserError` if the largest arrays do not
+  fit into such devices.
   """
   pair = model_pair.for_method(pair, method)
 
@@ -440,20 +377,10 @@ def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
 @functools.partial(programs.jit, static_argnums=(0,))
 def _generate(run: _Run, batch, temperature, params):
   def of_rows(batch, temperature, params):
-    keys, prompts, lengths, constraints = batch
     sampling = run.sampling
     if sampling.temperature:
       sampling = sampling.replace(temperature=temperature)
-    target_params, draft_params, reward_params = params
-    out = dj.generate(
-        keys, *_prompts(prompts, lengths, run.shared), method=run.method,
-        target=run.target, target_params=target_params, draft=run.draft,
-        draft_params=draft_params, max_new_tokens=run.max_new_tokens,
-        sampling=sampling, draft_sampling=run.draft_sampling,
-        eos_id=run.eos_id, reward=run.reward, reward_params=reward_params,
-        constraints=constraints, rows=run.rows,
-        prefill_chunk=run.prefill_chunk,
-        shared_prefix=prompts[0, :run.shared] if run.shared else None)
+    out = _decode(run, sampling, batch, params)
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()

@@ -28,21 +28,11 @@ _ROLES = f"{roles.ROLE}:2"
 
 
 def sizes(value, config, batch, count, groups=1):
-  """Returns the meshes that a description allows.
+  """Returns "data" and "model" sizes that a description allows, the best first.
 
-  Args:
-    value: such as "data:4,model:2"; or "auto": as many devices as can be used,
-      and as many of them for rows as memory allows.
-    config: architecture of the target.
-    batch: rows decoded together.
-    count: number of devices.
-    groups: how many meshes of them; 2 with `roles`.
-
-  Returns:
-    list of sizes of "data" and "model", the best ones first.
-
-  Raises:
-    ValueError: naming the flag, and what is allowed.
+  "auto" takes as many devices as can be used, and as many of them for rows as
+  memory allows. `groups` is 2 with roles, which take as many meshes. Raises a
+  `ValueError` that names the flag, and what is allowed.
   """
   if value == AUTO:
     return _auto(config, batch, count // groups)
@@ -61,16 +51,9 @@ def axes(value):
 
 
 def without_roles(value):
-  """Takes the axis "role" off a description.
+  """Returns whether a description has the axis "role", and the rest of it.
 
-  Args:
-    value: of the flag, such as "role:2,data:4".
-
-  Returns:
-    Whether there is one, and the description of the devices of one role.
-
-  Raises:
-    ValueError: for another number of roles than two.
+  Raises a `ValueError` for another number of roles than two.
   """
   parts = value.split(",")
   found = [part for part in parts if part.startswith(roles.ROLE)]
@@ -119,19 +102,10 @@ def _auto(config, batch, count):
 
 
 def draft_size(value, config, size):
-  """Returns over how many devices layers of a draft model are split.
+  """Returns how many of `size` devices split the layers of a draft; 1: none do.
 
-  Args:
-    value: of `--draft_mesh`.
-    config: architecture of the draft model.
-    size: of "model".
-
-  Returns:
-    As many, or 1: all devices have all of it. "auto" splits layers that are
-    read for longer than their sums are waited for, and can be split.
-
-  Raises:
-    ValueError: if they cannot be split as the flag asks for.
+  "auto" splits layers that are read for longer than their sums are waited for,
+  and can be split. Raises a `ValueError` if "split" cannot.
   """
   if value == REPLICATED or (value == AUTO and not _gains(config, size)):
     return 1
@@ -159,18 +133,11 @@ def _gains(config, size):
 
 
 def host_devices(value, config, batch, cores):
-  """Returns how many devices a CPU should have.
+  """Returns how many devices a CPU should have: no more than `cores`.
 
-  Args:
-    value: of the flag; see `sizes`.
-    config: architecture of the target.
-    batch: rows decoded together.
-    cores: number of cores that this process may use.
-
-  Returns:
-    As many as the flag asks for, but no more than cores. With "auto" as many as
-    divide the rows, if a layer is too small for one product to use several
-    cores; else 1, since each device would read all weights and gain nothing.
+  With "auto" as many as divide the rows, if a layer is too small for one
+  product to use several cores; else 1, since each device would read all weights
+  and gain nothing.
   """
   if value != AUTO:
     return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
@@ -180,15 +147,7 @@ def host_devices(value, config, batch, cores):
 
 
 def make(shape, devices=None):
-  """Makes a mesh of the first devices.
-
-  Args:
-    shape: sizes of "data" and "model".
-    devices: to choose from; None for all of JAX.
-
-  Returns:
-    A `jax.sharding.Mesh`.
-  """
+  """Makes a mesh of "data" and "model" of the first devices."""
   return jax.sharding.Mesh(arranged(devices or jax.devices(), shape), _AXES,
                            axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
@@ -213,13 +172,6 @@ def arranged(devices, shape):
   Allows what `jax.make_mesh` refuses: slices connected by a slower network,
   such as the machines of a GPU cluster, and parts of the axes of a TPU slice
   other than v5e. Rows exchange nothing, so they may be anywhere.
-
-  Args:
-    devices: all devices.
-    shape: sizes of "data" and "model".
-
-  Returns:
-    An array of devices of this shape.
   """
   place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
   devices = sorted(devices, key=place)

@@ -25,35 +25,28 @@ from models.transformer import quantization
 
 
 class ModelPair(NamedTuple):
-  """A target and its draft model, with the tokenizer of the target.
-
-  Attributes:
-    target, target_params: the model whose distribution is preserved.
-    draft, draft_params: the draft model or head; None without one. After
-      `open_pair` parameters are shapes.
-    tokenizer: of the target.
-    parameter_ratio: parameters of the draft over those of the target.
-    eos_id: tokens that end a text; None for none.
-    mesh: of the parameters; None for one device.
-    source: where the target is read from, and types of both.
-    drafts: what drafts, of which `draft` was opened.
-    kept: layers whose outputs the target keeps.
-    start: what drafters without a model begin with, a `StartTable`, or None.
-    share: tokens that prompts begin with in common and caches keep once, at
-      most; see `shared_prefix`.
-  """
+  """A target and its draft model, with the tokenizer of the target."""
+  # The model whose distribution is preserved.
   target: dj.LanguageModel
   target_params: Any
+  # The draft model or head; None without one. After `open_pair` parameters are
+  # shapes.
   draft: dj.LanguageModel | None
   draft_params: Any
   tokenizer: Any
-  parameter_ratio: float
-  eos_id: tuple[int, ...] | None = None
+  parameter_ratio: float  # parameters of the draft over those of the target
+  eos_id: tuple[int, ...] | None = None  # tokens that end a text; None for none
+  # Of the parameters; None for one device.
   mesh: jax.sharding.Mesh | None = None
+  # Where the target is read from, and types of both.
   source: draft_kind.Source = draft_kind.Source()
+  # What drafts, of which `draft` was opened.
   drafts: draft_kind.Draft = draft_kind.Draft()
-  kept: tuple[int, ...] = ()
+  kept: tuple[int, ...] = ()  # layers whose outputs the target keeps
+  # What drafters without a model begin with, a `StartTable`, or None.
   start: start_tables.StartTable | None = None
+  # Tokens that prompts begin with in common and caches keep once, at most; see
+  # `shared_prefix`.
   share: int = 0
 
 
@@ -70,12 +63,7 @@ def for_method(pair, method):
 
 
 def with_features(pair, methods):
-  """Returns the pair; its target keeps hidden states if a method reads them.
-
-  Args:
-    pair: of `open_pair`.
-    methods: list of `dj.Method`.
-  """
+  """Returns the pair; its target keeps features if a method reads them."""
   if not any(kind.needs_features for method in methods
              for kind in tree_decoder.decoders(method)):
     return pair
@@ -91,11 +79,7 @@ def types(pair) -> list[str]:
 
 
 def device_text(mesh) -> str:
-  """Names the devices that decode, such as "4 x TPU v5 lite".
-
-  Args:
-    mesh: of a pair; None for one device.
-  """
+  """Names the devices that decode, such as "4 x TPU v5 lite"."""
   devices = [jax.devices()[0]] if mesh is None else [*mesh.devices.flat]
   count = f"{len(devices)} x " if len(devices) > 1 else ""
   return f"{count}{devices[0].device_kind}"
@@ -103,25 +87,21 @@ def device_text(mesh) -> str:
 
 def open_pair(target, draft, dtype="", draft_dtype="",
               weights=quantization.DTYPE, draft_weights=""):
-  """Opens a target and what drafts for it; no parameters are read.
+  """Opens a target and what drafts for it; parameters are shapes.
 
   A draft model with another tokenizer drafts the tokens that both have, see
-  `models.text.vocab_mapping`; a warning says how many.
+  `models.text.vocab_mapping`; a warning says how many. The distribution that is
+  preserved is the target's in the type and format of matrices given here.
 
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
     draft: what drafts, a name as in `drafts.parse`; "" for nothing.
-    dtype: of parameters and activations of both; "" as saved. The distribution
-      that is preserved is the target's in this type.
+    dtype: of parameters and activations of both; "" as saved.
     draft_dtype: of the draft; "" for `dtype`.
-    weights: format of matrices of both, one of `quantization.WEIGHTS`. The
-      distribution that is preserved is the target's with these.
+    weights: format of matrices of both, one of `quantization.WEIGHTS`.
     draft_weights: of the draft; "" for 8 bits where a head is saved in them,
       else `weights`.
-
-  Returns:
-    A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
 
   Raises:
     UserError: if there is no such model or type, the target has not so many
@@ -193,13 +173,7 @@ def with_params(pair):
 def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
   """Raises `UserError` if `dj.generate` would refuse the arguments.
 
-  Args:
-    method: a `dj.Method`.
-    pair: a `ModelPair`.
-    prompt_length: tokens of the longest prompt.
-    max_new_tokens: the budget.
-    sampling: a `dj.Sampling`.
-    reward: a `dj.Reward`, or None.
+  `prompt_length` is that of the longest prompt.
   """
   start_tables.check(pair.start, method, pair.target)
   pair = for_method(pair, method)
@@ -222,13 +196,7 @@ def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
 
 
 def check_prompts(pair, prompts, lengths):
-  """Raises `UserError` for a token that the target has no row for.
-
-  Args:
-    pair: a `ModelPair`.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32.
-  """
+  """Raises `UserError` for a token of `[B, P]` that the target lacks."""
   prompts, size = np.asarray(prompts), pair.target.vocab_size
   inside = np.arange(prompts.shape[1]) < np.asarray(lengths)[:, None]
   for token in prompts[inside & (prompts >= size)]:

@@ -12,14 +12,9 @@ _PART = 8
 
 
 def length(prompts, lengths) -> int:
-  """Returns how many first tokens prompts have in common, rounded down.
+  """Returns how many first tokens prompts `[B, P]` share, rounded down.
 
-  Args:
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32.
-
-  Returns:
-    L, less than each length; 0 for fewer than 32, or for a single prompt.
+  Less than each of `lengths`; 0 for fewer than 32, or for a single prompt.
   """
   prompts, most = np.asarray(prompts), int(np.min(lengths)) - 1
   if len(prompts) < 2:
@@ -37,16 +32,10 @@ def of_texts(prompts) -> int:
 
 
 def of_batch(pair, prompts, lengths, rows=None) -> int:
-  """Returns how many tokens of a batch caches of a pair are to keep once.
+  """Returns how many tokens of a batch the caches of a pair are to keep once.
 
-  Args:
-    pair: a `model_pair.ModelPair`.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32.
-    rows: rows decoded together, at most; None for all.
-
-  Returns:
-    L; 0 where the target cannot, or a device has no two rows to share them.
+  0 where the target cannot, or a device has no two of the `rows` that are
+  decoded together.
   """
   together = min(rows or len(prompts), len(prompts))
   if not pair.share or not pair.target.reads_shared or getattr(

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.speculation.drafters import trigram_table
 from decoding_jax.types import NONE
 from experiments.app import launch
 from models.text import tokenizers
@@ -33,16 +32,10 @@ _SUFFIX = ".npz"
 
 
 class StartTable(NamedTuple):
-  """What drafters of a kind begin with.
-
-  Attributes:
-    kind: one of `KINDS`.
-    params: `draft_params` of such a method, see there.
-    path: file that it was read from; "" for none.
-  """
-  kind: str
-  params: dj.types.Params
-  path: str = ""
+  """What drafters of a kind begin with."""
+  kind: str  # one of `KINDS`
+  params: dj.types.Params  # `draft_params` of such a method, see there
+  path: str = ""  # file that it was read from; "" for none
 
 
 def is_file(draft) -> bool:
@@ -52,18 +45,10 @@ def is_file(draft) -> bool:
 
 def make(kind: str, texts, vocab_size: int, branching: int = 8,
          buckets: int = 16384) -> StartTable:
-  """Makes a start table of texts.
+  """Makes a start table of one of `KINDS` of texts, each `[T]` int32.
 
-  Args:
-    kind: one of `KINDS`.
-    texts: list of `[T]` int32, tokens of each.
-    vocab_size: V, of the target.
-    branching: as of the method: tokens that are kept of what came next, the
-      most frequent ones.
-    buckets: of aded, as of the method.
-
-  Returns:
-    The table.
+  `branching` (the most frequent successors that are kept) and `buckets` (of
+  aded) are those of the method.
   """
   if kind == "suffix":
     parts = [np.append(text, NONE) for text in texts]
@@ -71,6 +56,8 @@ def make(kind: str, texts, vocab_size: int, branching: int = 8,
   if kind == "token_recycling":
     found = [(text[:-1], text[1:]) for text in texts]
     return StartTable(kind, _most_frequent(found, vocab_size, branching)[0])
+  # Few runs need it.
+  from decoding_jax.speculation.drafters import trigram_table
   found = [(trigram_table.bucket(text[:-2], text[1:-1], buckets), text[2:])
            for text in texts]
   tokens, counts = _most_frequent(found, buckets, branching)
@@ -86,15 +73,9 @@ def save(path, table: StartTable, tokenizer):
 
 
 def load(path: str, tokenizer) -> StartTable:
-  """Reads a start table.
+  """Reads a start table; raises an `OSError` if there is no such file.
 
-  Args:
-    path: of the file.
-    tokenizer: of the target.
-
-  Raises:
-    OSError: if there is no such file.
-    ValueError: if it is none of a start table, or of another tokenizer.
+  Raises a `ValueError` for another file, or another tokenizer's table.
   """
   try:
     # Not by its name: numpy takes any file that is no archive for a pickle.
@@ -148,13 +129,7 @@ def check_used(table: StartTable | None, methods):
 
 
 def check(table: StartTable | None, method: dj.Method, lm: dj.LanguageModel):
-  """Raises `UserError` if a method's table has another shape.
-
-  Args:
-    table: a start table, or None.
-    method: any method.
-    lm: the target.
-  """
+  """Raises `UserError` if a method's table has another shape."""
   start = params(table, method)
   if start is None:
     return
@@ -189,15 +164,10 @@ def _digest(tokenizer):
 
 
 def _most_frequent(found, size, count):
-  """Returns the tokens that come most often with each key, and how often.
+  """Returns the `count` tokens that follow each key most often, and how often.
 
-  Args:
-    found: list of (keys `[T]`, tokens `[T]`), keys less than `size`.
-    size: number of keys.
-    count: tokens that are kept of a key.
-
-  Returns:
-    `[size, count]` int32, `NONE` for none, and float32.
+  `found` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
+  count]` int32, `NONE` where there are fewer, and float32.
   """
   keys, tokens = (np.concatenate(x).astype(np.int64) for x in zip(*found))
   base = tokens.max(initial=0) + 1

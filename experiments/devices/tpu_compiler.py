@@ -49,18 +49,10 @@ _TURNS = re.compile(r", (\d+) /\* loop exit test")
 
 
 def devices(name):
-  """Returns the devices of a topology, to compile for.
+  """Returns the devices of a topology such as "v5e:4x4" or "v5p:2x2x1".
 
-  JAX must not have been used before; from then on it uses the CPU.
-
-  Args:
-    name: chips of a slice such as "v5e:4x4", or, with three axes, "v5p:2x2x1".
-
-  Returns:
-    list of devices without memory.
-
-  Raises:
-    UserError: if there is no such topology, or no compiler for it.
+  JAX must not have been used before; from then on it uses the CPU. Raises a
+  `UserError` if there is no such topology, or no compiler for it.
   """
   if importlib.util.find_spec("libtpu") is None:
     raise launch.UserError(
@@ -92,18 +84,11 @@ def capacity(device) -> int | None:
 
 
 def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
-  """Counts the cycles of a forward that the compiler has scheduled.
+  """Counts the cycles of a forward of B x T tokens that are scheduled.
 
   Programs of one and of two layers are compiled, and extrapolated to all. Not
-  measured; layers are not split, and there are no experts.
-
-  Args:
-    config: architecture of a model.
-    device: of `devices`.
-    batch: B.
-    tokens: T of each row.
-    slots: S of the cache.
-    shared: slots of the cache that all rows share.
+  measured; layers are not split, and there are no experts. Of the `slots` of
+  the cache all rows share `shared`.
   """
   one, two = (
       cycles(_forward(config, layers, device, batch, tokens, slots, shared),
@@ -114,9 +99,7 @@ def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
 def cycles(compiled, device=None) -> int:
   """Counts the scheduled cycles of a program without loops.
 
-  Args:
-    compiled: a `jax.stages.Compiled`.
-    device: what for; None for a program without kernels of Pallas.
+  `device` may be None for a program without kernels of Pallas.
   """
   entry = _ENTRY.search(compiled.as_text())[0]
   return sum(map(int, _CYCLES.findall(entry))) + sum(
@@ -138,11 +121,7 @@ def _of_kernel(arguments, size, device):
 
 
 def of_schedule(text) -> int:
-  """Counts the cycles of a kernel, all branches of its loop over a grid taken.
-
-  Args:
-    text: its schedule, as the compiler writes it.
-  """
+  """Counts the cycles of a kernel's schedule, all branches taken."""
   bundles = [int(x, 16) for x in _BUNDLE.findall(text)]
   loop = _LOOP.search(text)
   if not loop:  # A grid of one step.

@@ -3,6 +3,7 @@
 import decoding_jax as dj
 from decoding_jax import types
 from decoding_jax.speculation import tree
+from decoding_jax.speculation.drafters import language_model
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_levels
@@ -11,9 +12,6 @@ from experiments.devices import draft_kind
 
 def from_config(config):
   """Reads the methods to run, and the points of the tables they belong to.
-
-  Args:
-    config: see `configs/rsd.py`.
 
   Returns:
     list of methods, the autoregressive one first and each once; and a dict from
@@ -55,11 +53,6 @@ def from_config(config):
 def that_fit(pair, methods, points):
   """Leaves out trees that are deeper than a head, or of more draft models.
 
-  Args:
-    pair: a `ModelPair`.
-    methods: of `from_config`.
-    points: of `from_config`.
-
   Returns:
     Methods and points without them, and a sentence that says so, or "".
   """
@@ -67,7 +60,7 @@ def that_fit(pair, methods, points):
   models = types.num_models(pair.draft)
   left = [method for method in methods
           if (not most or _levels(method) <= most)
-          and _models(method) in (1, models)]
+          and _takes(method, pair.draft)]
   if len(left) == len(methods):
     return methods, points, ""
   names = {method.name for method in left}
@@ -80,10 +73,16 @@ def that_fit(pair, methods, points):
       "another number were left out.")
 
 
-def _models(method):
-  """Returns how many models a method asks one by one."""
+def _takes(method, draft):
+  """Tells whether a method that asks several models one by one has as many."""
   kind = method.sampled or method.greedy
-  return kind.drafter.num_models if isinstance(kind, dj.Pair) else 1
+  if not isinstance(kind, dj.Pair) or (
+      kind.drafter.draws != dj.Draws.OF_SEVERAL):
+    return True
+  try:
+    return bool(language_model.draft_calls(kind.drafter, draft))
+  except ValueError:
+    return False
 
 
 def _levels(method):

@@ -12,66 +12,38 @@ from models.transformer import reward_model
 
 
 class Judge(NamedTuple):
-  """A reward of a task, with its parameters.
-
-  Attributes:
-    reward: a `dj.Reward`.
-    params: its parameters.
-    constraints: tree of `[R, ...]`, one entry per example; or None.
-    scores: names of `SCORES` to report.
-    host_params: of a reward on the host, for its digest.
-    second: `(texts, prompts) -> [N]`, another reward of finished texts, which
-      no method sees; or None.
-  """
+  """A reward of a task, with its parameters."""
   reward: dj.Reward
   params: Any
-  constraints: Any
-  scores: tuple[str, ...]
-  host_params: Any = None
+  constraints: Any  # tree of `[R, ...]`, one entry per example; or None
+  scores: tuple[str, ...]  # names of `SCORES` to report
+  host_params: Any = None  # of a reward on the host, for its digest
+  # `(texts, prompts) -> [N]`, another reward of finished texts, which no method
+  # sees; or None.
   second: Any = None
 
 
 class Score(NamedTuple):
-  """A score of a text, computed from its reward.
-
-  Attributes:
-    of: `reward -> score`.
-    scale: factor of the reported mean.
-    digits: decimals of the reported mean.
-    title: of a column.
-    axis: label of an axis.
-    change: words before and after a difference.
-    runs_model: whether the reward runs a model.
-  """
-  of: Callable[[float], float]
-  scale: float
-  digits: int
+  """A score of a text, computed from its reward."""
+  of: Callable[[float], float]  # `reward -> score`
+  scale: float  # factor of the reported mean
+  digits: int  # decimals of the reported mean
   title: str
   axis: str
-  change: tuple[str, str]
-  runs_model: bool
 
 
 # Methods are compared by the first of them that a task has.
 SCORES = {
     "hard": Score(lambda value: int(constraints.hard_coverage(value)), 100, 1,
-                  "hard, %", "all words present, % of examples",
-                  ("hard coverage", " points"), False),
-    "soft": Score(float, 100, 1, "soft, %", "words present, %",
-                  ("soft coverage", " points"), False),
-    "reward": Score(float, 1, 3, "reward", "reward of the text",
-                    ("reward", ""), True),
-    "second": Score(float, 1, 3, "second reward", "second reward of the text",
-                    ("second reward", ""), True),
+                  "hard, %", "all words present, % of examples"),
+    "soft": Score(float, 100, 1, "soft, %", "words present, %"),
+    "reward": Score(float, 1, 3, "reward", "reward of the text"),
+    "second": Score(float, 1, 3, "second reward", "second reward of the text"),
 }
 
 
 def first(names) -> str:
-  """Returns the score that methods are compared by.
-
-  Args:
-    names: of figures, some of `SCORES` among them.
-  """
+  """Returns the score that methods are compared by, of some of `SCORES`."""
   return next(name for name in SCORES if name in names)
 
 
@@ -80,14 +52,11 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 
   Args:
     concepts: for each example and concept, its surface forms.
-    pair: a `model_pair.ModelPair`, for its vocabulary.
+    pair: a `ModelPair`, for its vocabulary.
     max_new_tokens: the budget that the concepts must fit in.
     banned: for each example, concepts that its text must not contain; None for
       none. The reward is then the mean of the share of the concepts that the
       text contains, and of the share of the banned ones that it avoids.
-
-  Returns:
-    The judge.
 
   Raises:
     ValueError: for a constraint that cannot be met.
@@ -107,18 +76,9 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
   """Makes the reward of a model, see `models.transformer.reward_model`.
 
-  A dual encoder compares the prompt with the text, so many tokens of each.
-
-  Args:
-    name: its folder, or the name of a shipped one.
-    pair: a `ModelPair`.
-    capacity: number of last tokens that it reads, at most its `max_length`.
-    on_host: whether it scores texts on the host, see `rewards.on_host`, where
-      it may have another tokenizer than the pair.
-    max_new_tokens: the budget of a text on the host.
-
-  Returns:
-    The judge.
+  It reads the last `capacity` tokens, at most its `max_length`; a dual encoder
+  compares the prompt with the text, so many tokens of each. `on_host` it may
+  have another tokenizer than the pair, and scores at most `max_new_tokens`.
 
   Raises:
     ValueError: for a model without a reward, or one on the device with another
@@ -145,16 +105,9 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
 
 
 def second(name):
-  """Loads another reward model, which judges what the first one has steered.
+  """Loads another reward model, `(texts, prompts) -> [N]` float32.
 
-  Args:
-    name: its folder, or the name of a shipped one.
-
-  Returns:
-    `(texts, prompts) -> [N]` float32.
-
-  Raises:
-    ValueError, UserError: as `model`.
+  It judges what the first one has steered; errors are those of `model`.
   """
   folder = _reward_folder(name, "second_reward")
   lm, params = checkpoints.load(folder)

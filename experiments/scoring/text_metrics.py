@@ -55,14 +55,8 @@ def distinct_2(texts):
 def corpus_bleu(texts, references, seed=0):
   """Computes corpus BLEU as `sacrebleu.corpus_bleu`, and its interval.
 
-  Args:
-    texts: R texts.
-    references: one per text.
-    seed: of the bootstrap.
-
-  Returns:
-    [figure, low, high] in 0..100, with the 95 % bootstrap interval over texts;
-    a single text has None for the latter two.
+  Returns [figure, low, high] in 0..100, with the 95 % bootstrap interval over
+  texts; a single text has None for the latter two.
   """
   scores = _sentence_bleus(texts, references)
   # Corpus BLEU adds up matches and n-grams by order, and both lengths.

@@ -11,16 +11,9 @@ from experiments.scoring import text_metrics
 def oracle(scores, sizes) -> list[float]:
   """Returns the mean score of the best of the first k texts of each set.
 
-  Args:
-    scores: `[R, W]`, of W texts for each of R prompts, in the order in which a
-      method gives them; NaN after the last text of a smaller set.
-    sizes: k, each from 1 to W.
-
-  Returns:
-    A figure for each k; the first, of k = 1, is the score of the result.
-
-  Raises:
-    ValueError: for a k that is not within 1 to W.
+  `scores` are `[R, W]`, in the order in which a method gives texts; NaN after
+  the last text of a smaller set. `sizes` are the k, each from 1 to W, else a
+  `ValueError`; of k = 1 it is the score of the result.
   """
   scores = np.asarray(scores, np.float64)
   wrong = [k for k in sizes if not 1 <= k <= scores.shape[1]]
@@ -33,15 +26,8 @@ def oracle(scores, sizes) -> list[float]:
 def distinct(texts, size: int) -> float:
   """Returns the share of distinct n-grams among those of all texts of a set.
 
-  Li et al. 2016, arXiv 1510.03055: distinct-1 and distinct-2.
-
-  Args:
-    texts: of one set.
-    size: n.
-
-  Returns:
-    0 to 1; NaN where no text has n words. "a b", "a c" have 3 distinct words
-    of 4: .75.
+  Li et al. 2016, arXiv 1510.03055: distinct-1 and distinct-2. NaN where no text
+  has n words. "a b", "a c" have 3 distinct words of 4: .75.
   """
   grams = [gram for text in texts for gram in zip(
       *(text.split()[i:] for i in range(size)))]
@@ -52,13 +38,7 @@ def self_bleu(texts) -> float:
   """Returns the mean BLEU of each text against the others of its set.
 
   Zhu et al. 2018, arXiv 1802.01886: 100 for equal texts, less the more they
-  differ.
-
-  Args:
-    texts: of one set.
-
-  Returns:
-    0 to 100; NaN for fewer than two texts.
+  differ; NaN for fewer than two texts.
   """
   if len(texts) < 2:
     return float("nan")

@@ -17,25 +17,15 @@ from decoding_jax.types import NONE
 
 
 class Traces(NamedTuple):
-  """Blocks of positions, one of each forward.
-
-  Attributes:
-    confidence: `[R, S]` float32, 1 where a position was filled already.
-    final: `[R, S]` bool, whether the model's token is the last one.
-    masked: `[R, S]` bool, where there was something to decide.
-  """
+  """Blocks of positions, one of each forward."""
+  # `[R, S]` float32, 1 where a position was filled already.
   confidence: np.ndarray
-  final: np.ndarray
-  masked: np.ndarray
+  final: np.ndarray  # `[R, S]` bool, whether the model's token is the last one
+  masked: np.ndarray  # `[R, S]` bool, where there was something to decide
 
 
 def traces(filled, block: int) -> Traces:
-  """Cuts the current block of each forward out of what was decoded.
-
-  Args:
-    filled: a `canvas.Filled` with its trace, on the host.
-    block: S.
-  """
+  """Cuts the current block of S positions of each forward out of a `Filled`."""
   confidence, tokens = filled.trace
   rows, found = np.arange(len(filled.tokens)), []
   for i in range(confidence.shape[1]):
@@ -56,14 +46,8 @@ def traces(filled, block: int) -> Traces:
 def train(key, data: Traces, steps: int, rate: float = 3e-3):
   """Trains a filter by AdamW on all traces at once.
 
-  Args:
-    key: of the initial parameters.
-    data: of `traces`.
-    steps: updates.
-    rate: of learning.
-
-  Returns:
-    Parameters of `canvas.filters`, and the binary cross entropy `[steps]`.
+  Returns parameters of `canvas.filters`, and the binary cross entropy
+  `[steps]`.
   """
   return _train(steps, rate, key, Traces(*map(jnp.asarray, data)))
 

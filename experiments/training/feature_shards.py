@@ -17,6 +17,7 @@ import tqdm
 
 from experiments.app import multihost
 from experiments.data import batches
+from experiments.training import array_files
 from experiments.training import head_objectives
 from experiments.training import on_mesh
 
@@ -29,15 +30,7 @@ _DTYPE = np.dtype(ml_dtypes.bfloat16)
 
 def with_features(config, head: head_objectives.Chosen, data: batches.Data,
                   target_params, mesh=None) -> batches.Data:
-  """Returns data whose batches bring the features that training reads.
-
-  Args:
-    config: `teacher`, `teacher_dtype`, `windows` and `workdir`.
-    head: to be trained.
-    data: with `rows`.
-    target_params: of the teacher.
-    mesh: that they are on; None for one device.
-  """
+  """Returns data whose batches bring the features that training reads."""
   shards = _Shards(config, head, data.rows)
   shards.write(target_params, mesh)
 
@@ -74,7 +67,7 @@ class _Shards:
     dim = self.head.target.dim
     found = np.zeros((len(rows), len(self.head.features), width, dim), _DTYPE)
     for i, (shard, place) in enumerate(self.place[rows]):
-      row = self._open(shard)[place, :, :width]
+      row = np.load(self._path(shard), mmap_mode="r")[place, :, :width]
       found[i, :, :row.shape[1]] = row.view(_DTYPE)
     return tuple(found.swapaxes(0, 1))
 
@@ -95,28 +88,18 @@ class _Shards:
                    desc=f"features, {size:.0f} MB a file",
                    disable=not multihost.first()) as bar:
       for shard, members in enumerate(self.members):
-        if not multihost.from_first(self._path(shard).is_file):
-          self._write(shard, members, of_tokens)
+        array_files.keep(self._path(shard), functools.partial(
+            self._features, shard, members, of_tokens))
         bar.update(len(members))
 
-  def _write(self, shard, members, compute):
+  def _features(self, shard, members, compute):
     # The last forward is filled up to the compiled shape.
     chosen = np.resize(members, -(-len(members) // _BATCH) * _BATCH)
     tokens = np.maximum(self.tokens[chosen, :self.widths[shard]], 0)
     parts = [np.stack(compute(tokens[i:i + _BATCH]), axis=1).astype(_DTYPE)
              for i in range(0, len(tokens), _BATCH)]
     # A type that files of numpy have.
-    found = np.concatenate(parts)[:len(members)].view(np.uint16)
-    multihost.from_first(lambda: self._save(shard, found))
-
-  def _save(self, shard, features):
-    partial = self._path(shard).with_suffix(".partial")
-    with open(partial, "wb") as f:
-      np.save(f, features)
-    partial.replace(self._path(shard))
-
-  def _open(self, shard):
-    return np.load(self._path(shard), mmap_mode="r")
+    return np.concatenate(parts)[:len(members)].view(np.uint16)
 
   def _path(self, shard):
     return self.folder / f"{shard:06}.npy"

@@ -40,19 +40,12 @@ KINDS = {name: kind._replace(module=module)
 
 
 class Chosen(NamedTuple):
-  """A head to be trained.
-
-  Attributes:
-    kind: one of `KINDS`.
-    config: of the head.
-    target: the architecture of its target.
-    depth: levels that it is to draft.
-    tokens: `[N]` int32 that it can draft, ascending; None for all.
-  """
-  kind: training.Kind
+  """A head to be trained."""
+  kind: training.Kind  # one of `KINDS`
   config: Any
-  target: transformer.Config
-  depth: int
+  target: transformer.Config  # the architecture of its target
+  depth: int  # levels that it is to draft
+  # `[N]` int32 that it can draft, ascending; None for all.
   tokens: np.ndarray | None = None
 
   @property
@@ -69,18 +62,11 @@ class Chosen(NamedTuple):
 def choose(name: str, target: transformer.Config, depth: int,
            tokens: np.ndarray | None = None, layers: int = 0,
            markov_rank: int = 0) -> Chosen:
-  """Returns a head for a target, see `KINDS`.
+  """Returns a head of a name in `KINDS` for a target.
 
-  Args:
-    name: of the kind.
-    target: the architecture of the target.
-    depth: levels that it is to draft.
-    tokens: `[N]` int32 that it can draft, ascending; None for all.
-    layers: of a block drafter; 0 for two.
-    markov_rank: of the bias in `dspark`; 0 for 64.
-
-  Raises:
-    ValueError: for tokens and a kind that drafts all.
+  `tokens` `[N]` int32, ascending, are those that it can draft, None for all;
+  `layers` of a block drafter, 0 for two; `markov_rank` of `dspark`, 0 for 64.
+  Raises a `ValueError` for tokens and a head that drafts all.
   """
   kind = KINDS[name]
   config = kind.config(target, depth)
@@ -99,10 +85,7 @@ def choose(name: str, target: transformer.Config, depth: int,
 def init(key, head: Chosen, target_params=None):
   """Returns parameters to begin with, of those that are learned.
 
-  Args:
-    key: of `jax.random`.
-    head: to be trained.
-    target_params: of the target, with which some begin; None for random ones.
+  Some begin with those of the target; without `target_params` all are random.
   """
   params = head.kind.module.init(key, head.config, head.target)
   if head.tokens is not None:
@@ -123,26 +106,14 @@ def complete(head: Chosen, params, target_params):
 
 
 def features(head: Chosen, target_params, tokens):
-  """Returns hidden states of the target, `[B, T, F]` of `head.features` each.
-
-  Args:
-    head: to be trained.
-    target_params: of the target.
-    tokens: `[B, T]` int32.
-  """
+  """Returns states of the target at tokens `[B, T]`: `[B, T, F]` a layer."""
   model = transformer.with_features(head.target, head.features)
   return transformer.causal_pass(model, target_params, tokens)[1].features[
       dj.HIDDEN_STATES]
 
 
 def objective(head: Chosen, loss, mesh=None):
-  """Returns `(params, batch, target_params) -> loss`.
-
-  Args:
-    head: to be trained.
-    loss: of `losses.DISTILLATION` or `losses.PATHS`.
-    mesh: of devices; None for one.
-  """
+  """Returns `(params, batch, target_params) -> loss`."""
   joint = loss in losses.PATHS.values()
   levels_of = on_mesh.by_rows(mesh, lambda params, batch: _levels(
       head, params[0], batch, params[1], False, joint))

@@ -32,15 +32,8 @@ def total_variation(teacher, student, weights=None):
   """Returns the mean of half the L1 distance, the rejection rate of drafts.
 
   A token drawn from the student's distribution d and accepted with probability
-  min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d).
-
-  Args:
-    teacher: logits `[B, T, V]`.
-    student: logits `[B, T, V]`.
-    weights: of the mean, `[B, T]`; None for equal ones.
-
-  Returns:
-    A scalar in [0, 1].
+  min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d). Logits
+  are `[B, T, V]`, weights `[B, T]`, None for equal ones.
   """
   teacher, student = _log_probs(teacher, student)
   distance = jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1)
@@ -52,13 +45,8 @@ def lk(teacher, student, weights=None, eta: float = 3.0):
 
   LK losses (arXiv 2602.23881, sections 4.2 and 4.4): with the mean acceptance
   rate a = 1 - TV, which has no gradient here, exp(-eta a) of the forward KL,
-  which learns from where nothing is accepted, and the rest of total variation.
-
-  Args:
-    teacher: logits `[B, T, V]`.
-    student: logits `[B, T, V]`.
-    weights: of the means, `[B, T]`; None for equal ones.
-    eta: how early total variation takes over.
+  which learns from where nothing is accepted, and the rest of total variation:
+  `eta` says how early that takes over. Logits are `[B, T, V]`.
   """
   distance = total_variation(teacher, student, weights)
   share = jnp.exp(-eta * (1 - jax.lax.stop_gradient(distance)))
@@ -76,7 +64,7 @@ def log_acceptance(teacher, student, weights=None):
 
 
 def block_verification(teacher, student, tokens, weights):
-  """Returns the share of a chain of drafted tokens that is rejected as a block.
+  """Returns the share of a drafted chain that is rejected as a block.
 
   Block verification (arXiv 2403.10444) keeps i tokens x of a chain with
   probability p_i = min(1, p_{i-1} t(x_i) / d(x_i)), so that E[sum_i p_i] tokens
@@ -87,16 +75,9 @@ def block_verification(teacher, student, tokens, weights):
 
   which has a gradient, lies in [0, 1] and needs no draft. A loss of this aim is
   that of arXiv 2609.34832, of which we know the summary alone; the estimate is
-  our own derivation.
-
-  Args:
-    teacher: logits `[B, L, N, V]`, of L levels of N chains a row.
-    student: logits `[B, L, N, V]`.
-    tokens: `[B, L, N]` int32, what follows in the text.
-    weights: `[B, L, N]`; what follows a level without weight does not count.
-
-  Returns:
-    A scalar, one minus the mean over levels of what is accepted.
+  our own derivation. Logits are `[B, L, N, V]`, of L levels of N chains a row;
+  `tokens` `[B, L, N]` follow in the text; what comes after a level without
+  weight does not count.
   """
   logs = _log_probs(teacher, student)
   of_text = [jnp.take_along_axis(x, tokens[..., None], axis=-1)[..., 0]
@@ -116,12 +97,7 @@ def smooth_l1(teacher, student, weights=None):
   """Returns the mean distance of features `[B, T, F]`, squared where small.
 
   Girshick 2015 (arXiv 1504.08083), equation 3: x^2 / 2 of less than 1, else
-  |x| - 1 / 2.
-
-  Args:
-    teacher: `[B, T, F]`.
-    student: `[B, T, F]`.
-    weights: of the mean, `[B, T]`; None for equal ones.
+  |x| - 1 / 2. Weights are `[B, T]`.
   """
   gap = jnp.abs(teacher.astype(jnp.float32) - student.astype(jnp.float32))
   # Two branches of a `where` would both have gradients.

@@ -39,13 +39,9 @@ _LEARNING, _LOGITS = 4, 4
 def of_flags(config, learner: transformer.Config):
   """Returns the mesh that the flags ask for; None for one device.
 
-  Args:
-    config: of the run.
-    learner: architecture of what is trained, or of the target of a head.
-
-  Raises:
-    UserError: for a mesh that the target, the rows of a step or the devices do
-      not allow.
+  `learner` is the architecture of what is trained, or of the target of a head.
+  Raises a `UserError` for a mesh that the target, the rows of a step or the
+  devices do not allow.
   """
   value = mesh_lib.value()
   if value is None:
@@ -72,12 +68,7 @@ def split_architecture(config, learner):
 def learner_size(mesh, learner: transformer.Config) -> int:
   """Returns over how many devices what is trained is split; 1: replicated.
 
-  Args:
-    mesh: of `of_flags`.
-    learner: architecture of what is trained, or of the target of a head.
-
-  Raises:
-    UserError: for `--draft_mesh=split` and a model that cannot be.
+  Raises a `UserError` for `--draft_mesh=split` and a model that cannot be.
   """
   if mesh is None:
     return 1
@@ -92,11 +83,9 @@ def learner_size(mesh, learner: transformer.Config) -> int:
 def need(config, target, learner, shape) -> int:
   """Estimates the bytes on a device of parameters, state and logits.
 
-  Args:
-    config: of the run.
-    target: architecture of the teacher, or of what is trained without one.
-    learner: of what is trained, or of the target of a head.
-    shape: sizes of "data" and "model".
+  `target` is the architecture of the teacher, or of what is trained without
+  one; `learner` that of what is trained, or of the target of a head; `shape`
+  the sizes of "data" and "model".
   """
   data, model = shape
   size = lambda x: transformer.num_params(transformer.abstract_params(x))
@@ -118,14 +107,7 @@ def row_divisor(config) -> int:
 
 
 def check_rows(config, value: str, data: int) -> None:
-  """Raises a ValueError unless "data" divides the rows that a step has.
-
-  Args:
-    config: `batch_tokens`, `windows`; and `sample_batch` and `sample_fraction`
-      or `own_texts`, if the teacher writes texts.
-    value: of the flag `--mesh`.
-    data: size of the axis.
-  """
+  """Raises a ValueError unless `data` devices divide the rows of a step."""
   rows = rows_of(config)
   if any(count % data for count in rows):
     enough = next(n for n in itertools.count(config.batch_tokens) if not any(
@@ -153,14 +135,9 @@ def _written_rows(config) -> list[int]:
 def by_rows(mesh, compute):
   """Has each index of "data" compute its own rows, as in decoding.
 
-  Args:
-    mesh: of `mesh_shapes.make`, or None.
-    compute: `(params, rows) -> tree`, all arrays of rows and of the result
-      being `[B, ...]`.
-
-  Returns:
-    The same function. Rows that "data" does not divide are left to the
-    compiler as a whole.
+  `compute` is `(params, rows) -> tree`, all arrays of rows and of the result
+  being `[B, ...]`. Rows that "data" does not divide are left to the compiler as
+  a whole.
   """
   if mesh is None:
     return compute
@@ -201,12 +178,7 @@ def put_rows(mesh, batch):
 
 
 def put(tree, shardings):
-  """Puts arrays that every process has on a mesh.
-
-  Args:
-    tree: of arrays on the host or a device, or on the mesh already.
-    shardings: a tree of `NamedSharding`.
-  """
+  """Puts arrays that every process has, or are there already, on a mesh."""
   return jax.tree.map(
       lambda x, where: x if getattr(x, "sharding", None) == where
       else mesh_lib.put_array(x, where), tree, shardings)
@@ -227,14 +199,8 @@ def evaluated_rows(mesh) -> int:
 def load(folder, mesh, size=None, **options):
   """Reads a model onto a mesh; each process reads what its devices need.
 
-  Args:
-    folder: see `checkpoints.load`.
-    mesh: of `mesh_shapes.make`, or None.
-    size: devices that a layer is split over; None for all of "model".
-    **options: of `checkpoints.load`.
-
-  Returns:
-    A language model and its parameters.
+  Layers are split over `size` devices; None for all of "model". The options are
+  those of `checkpoints.load`.
   """
   if mesh is not None:
     options["shardings"] = sharding.shardings(
@@ -243,17 +209,7 @@ def load(folder, mesh, size=None, **options):
 
 
 def of_head(mesh, size: int, vocab_size: int, params):
-  """Returns how a head is split: matrices of logits over the vocabulary.
-
-  Args:
-    mesh: of `mesh_shapes.make`.
-    size: devices that they are split over; 1: all have all of them.
-    vocab_size: V.
-    params: of the head, or their shapes.
-
-  Returns:
-    A tree of `NamedSharding`.
-  """
+  """Returns how a head is split: matrices of logits, over `size` devices."""
   def where(x):
     split = size > 1 and x.shape[:1] == (vocab_size,) and not vocab_size % size
     return NamedSharding(mesh, PartitionSpec(sharding.MODEL) if split
@@ -263,16 +219,7 @@ def of_head(mesh, size: int, vocab_size: int, params):
 
 
 def of_state(mesh, shardings, state):
-  """Returns how a training state is split: moments as their parameters.
-
-  Args:
-    mesh: of `mesh_shapes.make`.
-    shardings: of the parameters.
-    state: shapes of the state.
-
-  Returns:
-    A tree of `NamedSharding`.
-  """
+  """Returns how a training state is split: moments as their parameters."""
   known = {transformer.param_name(path): where for path, where
            in jax.tree_util.tree_leaves_with_path(shardings)}
   shapes = {transformer.param_name(path): leaf.shape for path, leaf
@@ -288,15 +235,7 @@ def of_state(mesh, shardings, state):
 
 
 def teacher(config, lm, params, tokenizer, mesh) -> model_pair.ModelPair:
-  """Returns a teacher as a pair of which `mesh.generate` writes texts.
-
-  Args:
-    config: of the run.
-    lm: its model.
-    params: its parameters, on the mesh.
-    tokenizer: its tokenizer.
-    mesh: of `mesh_shapes.make`, or None.
-  """
+  """Returns a teacher as a pair of which `mesh.generate` writes texts."""
   if mesh is not None:
     lm = sharding.language_model(lm)
   return model_pair.ModelPair(lm, params, None, None, tokenizer, 0.0,

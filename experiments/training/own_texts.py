@@ -29,6 +29,7 @@ from experiments.data import batches
 from experiments.data import parallel_text
 from experiments.data import records
 from experiments.devices import mesh as mesh_lib
+from experiments.training import array_files
 from models.text import chat_template
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -81,14 +82,7 @@ def texts(config) -> list[str]:
 def data(config, tokenizer, teacher) -> batches.Data:
   """Samples the texts, or reads those of an earlier start; makes batches.
 
-  Args:
-    config: `teacher`, `own_texts`, `prompts`, `answer_temperatures`,
-      `sample_length`, `sample_batch`, `windows`, `workdir` and `seed`.
-    tokenizer: of the teacher.
-    teacher: a `ModelPair` of `on_mesh.teacher`.
-
-  Returns:
-    The data; the loss is over what the teacher has written.
+  The loss is over what the teacher, a pair of `on_mesh.teacher`, has written.
   """
   write = _Writer(config, tokenizer, teacher)
   start, encode = _template(config.teacher, tokenizer)
@@ -159,11 +153,10 @@ class _Writer:
         # The last chunk is filled up to the compiled shape.
         chosen = np.arange(first, first + CHUNK) % len(prompts)
         path = folder / f"{first:08}.npy"
-        if not multihost.from_first(path.is_file):
-          temperature = temperatures[first // CHUNK % len(temperatures)]
-          tokens = self._generate(padded[chosen], starts[chosen], first,
-                                  length - starts.min(), name, temperature)
-          multihost.from_first(functools.partial(_save, path, tokens))
+        array_files.keep(path, functools.partial(
+            self._generate, padded[chosen], starts[chosen], first,
+            length - starts.min(), name,
+            temperatures[first // CHUNK % len(temperatures)]))
         parts.append(np.load(path))
         bar.update(min(CHUNK, len(prompts) - first))
     tokens = np.concatenate(parts)[:len(prompts), :length]
@@ -191,14 +184,6 @@ class _Writer:
     return np.asarray(out.tokens)
 
 
-def _save(path, tokens):
-  """Writes a file, which appears whole or not at all."""
-  partial = path.with_suffix(".partial")
-  with open(partial, "wb") as f:
-    np.save(f, tokens)
-  partial.replace(path)
-
-
 def _batches(config, rows):
   """Makes batches of rows; the first one of `_STRIDE` is held out."""
   rows = parallel_text.Rows(*(x[rows.ends > rows.starts] for x in rows))
@@ -221,8 +206,6 @@ def _batches(config, rows):
     return batch(train[chosen], length)
 
   def held_out_batch(count):
-    count = min(count, len(kept))
-    return batch(kept[np.linspace(0, len(kept) - 1, count).astype(np.int64)],
-                 longest)
+    return batch(kept[batches.spread(len(kept), count)], longest)
 
   return batches.Data(train_batch, held_out_batch, rows=(tokens, rows.ends))

@@ -18,12 +18,10 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.data import batches
 from experiments.data import canvas_tasks
-from experiments.data import dialogues
 from experiments.data import masking
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
-from experiments.data import python_windows
-from experiments.data import text_corpus
+from experiments.data import streams
 from experiments.training import feature_shards
 from experiments.training import head_objectives
 from experiments.training import losses
@@ -51,30 +49,20 @@ _LOSSES = {**losses.DISTILLATION, **losses.PATHS}
 
 
 class Run(NamedTuple):
-  """Parts of a run that do not change from step to step.
-
-  Attributes:
-    architecture: of the model.
-    tokenizer: of the model and of its teacher.
-    task: objective and evaluation.
-    data: rows to train and to evaluate on.
-    start: initial parameters; None for random ones.
-    teacher, teacher_params: the model to learn from; None, None without one.
-    workdir: folder of checkpoints and metrics.
-    head: a head on the teacher's features, in place of a model; or None.
-    mesh: of all devices; None for one.
-    size: devices of "model" that a layer of what is trained is split over.
-  """
+  """Parts of a run that do not change from step to step."""
   architecture: transformer.Config
   tokenizer: Any
-  task: training_steps.Task
-  data: batches.Data
-  start: Any
+  task: training_steps.Task  # objective and evaluation
+  data: batches.Data  # rows to train and to evaluate on
+  start: Any  # initial parameters; None for random ones
+  # The model to learn from; None, None without one.
   teacher: dj.LanguageModel | None
   teacher_params: Any
-  workdir: pathlib.Path
+  workdir: pathlib.Path  # folder of checkpoints and metrics
+  # A head on the teacher's features, in place of a model; or None.
   head: head_objectives.Chosen | None = None
-  mesh: jax.sharding.Mesh | None = None
+  mesh: jax.sharding.Mesh | None = None  # of all devices; None for one
+  # Devices of "model" that a layer of what is trained is split over.
   size: int = 1
 
 
@@ -207,14 +195,11 @@ def _check_export(config):
 
 
 def architecture(config) -> transformer.Config:
-  """Returns the architecture: that of the preset, with the sizes of the config.
+  """Returns the architecture: the preset's, with the sizes of the config.
 
   With a head it is that of the target. Without a preset `config.sizes` must
   have `dim`, `num_layers` and `num_heads`; what else it has not follows from
-  them, or from the teacher.
-
-  Raises:
-    ValueError: naming a size that is missing or wrong.
+  them, or from the teacher. Raises a `ValueError` that names a size.
   """
   if config.head:
     return checkpoints.architecture(config.teacher)
@@ -260,22 +245,14 @@ def _source(config):
     return canvas_tasks
   if config.preferences:
     return preference_pairs
-  if config.dialogues:
-    return dialogues
-  if own_texts.is_source(config):
+  if not config.dialogues and own_texts.is_source(config):
     return own_texts
-  if text_corpus.is_corpus(config):
-    return text_corpus
-  return parallel_text if config.train_pairs else python_windows
+  pairs = config.train_pairs and not streams.has_file(config)
+  return parallel_text if pairs else streams
 
 
 def prepare(config, mesh=None, size: int = 1) -> Run:
-  """Reads corpus and teacher; trains the tokenizer if the folder has none.
-
-  Args:
-    config: see `configs/train.py`.
-    mesh, size: see `Run`.
-  """
+  """Reads corpus and teacher; trains the tokenizer if the folder has none."""
   model = architecture(config)
   source = _source(config)
   teacher = teacher_params = None
@@ -415,12 +392,7 @@ def _write_tokenizer(config, source, vocab_size):
 
 
 def fingerprint(config, run: Run) -> str:
-  """Returns a short digest of the files of a run: texts and parameters.
-
-  Args:
-    config: of the run.
-    run: of `prepare`.
-  """
+  """Returns a short digest of texts and parameters that a run reads."""
   texts = [run.tokenizer.to_str(), *_source(config).texts(config)]
   digest = hashlib.sha256(json.dumps(texts).encode())
   digest.update(run.data.held_out(sys.maxsize).tokens.tobytes())
@@ -443,7 +415,7 @@ def _start(config, architecture, mesh, size):
   """Reads the parameters of `config.start`; None without one."""
   if not config.start:
     return None
-  found = checkpoints.load_config(config.start)
+  found = checkpoints.load_config(resolve.folder(config.start))
   if found != architecture:
     raise ValueError(f"--config.start={config.start!r} has another "
                      f"architecture than --config.preset={config.preset!r}: "
@@ -465,7 +437,7 @@ def updates(config, run: Run):
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
       run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
   if run.teacher is None:
-    update = make(run.task.objective(lm, mesh))
+    update = make(training_steps.objective(run.task, lm, mesh))
     return lambda _, state, batch: update(state, on_mesh.put_rows(mesh, batch))
   by_name = {
       name: make(training_steps.distillation(
@@ -495,7 +467,7 @@ def evaluator(run: Run):
     compiled = head_objectives.evaluator(run.head, run.mesh)
   else:
     lm = transformer.language_model(run.architecture)
-    compiled = run.task.evaluator(lm, run.teacher, run.mesh)
+    compiled = training_steps.evaluator(run.task, lm, run.teacher, run.mesh)
 
   def evaluate(params, rows):
     return training_steps.evaluate(compiled, params, run.data.held_out(rows),

@@ -18,13 +18,7 @@ from models.transformer import quantization
 
 @flax.struct.dataclass
 class State:
-  """Contents of a checkpoint.
-
-  Attributes:
-    step: scalar int32, number of updates made.
-    params: of the model.
-    opt_state: of the optimizer.
-  """
+  """Contents of a checkpoint; `step` is the number of updates made."""
   step: jax.Array
   params: Any
   opt_state: Any
@@ -89,13 +83,9 @@ def of_params(config, params) -> State:
 def make_step(config, objective, shardings=None):
   """Compiles one update, which donates the memory of the old state.
 
-  Args:
-    config: of the run.
-    objective: `(params, batch, *extra) -> loss`, of a `batches.Batch`.
-    shardings: of the state, and of the loss; None for one device.
-
-  Returns:
-    `(state, batch, *extra) -> (state, loss)`.
+  `objective` is `(params, batch, *extra) -> loss`; `shardings` are those of the
+  state and of the loss, None for one device. Returns `(state, batch, *extra) ->
+  (state, loss)`.
   """
   optim = optimizer(config)
 
@@ -130,18 +120,26 @@ def rounded(params, dtype):
   return jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
 
 
-def language_modelling(lm, mesh=None):
-  """Returns the objective of language modelling: next-token cross entropy."""
+class Task(NamedTuple):
+  """An objective without a teacher, and what is reported of it.
+
+  `metrics` is `(lm, mesh) -> ((params, batch) -> metrics)`; their
+  `held_out_loss` is what training minimises.
+  """
+  metrics: Callable[..., Any]
+  outputs: int = 0  # of the architecture, see `transformer.Config`
+
+
+def _language(lm, mesh):
+  """Next-token cross entropy."""
   causal_logits = on_mesh.causal_logits(lm, mesh)
-
-  def objective(params, batch):
-    logits = causal_logits(params, batch.tokens[:, :-1])
-    return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
-  return objective
+  return lambda params, batch: {"held_out_loss": losses.cross_entropy(
+      causal_logits(params, batch.tokens[:, :-1]), batch.tokens[:, 1:],
+      batch.weights)}
 
 
-def masked_diffusion(lm, mesh=None):
-  """Returns the objective of masked diffusion, see `experiments.data.masking`.
+def _masked(lm, mesh):
+  """Masked diffusion, see `experiments.data.masking`.
 
   The last entry of the vocabulary is the mask. The loss is the mean over rows
   and masked tokens, which is the bound on -log p in nats a token.
@@ -149,123 +147,32 @@ def masked_diffusion(lm, mesh=None):
   mask_id = lm.vocab_size - 1
   whole_logits = on_mesh.bidirectional_logits(lm, mesh)
 
-  def objective(params, batch):
+  def metrics(params, batch):
     targets = batch.tokens[:, 1:]
     inputs = jnp.asarray(batch.tokens).at[:, 1:].set(
         jnp.where(batch.weights > 0, mask_id, targets))
     logits = whole_logits(params, inputs)[:, 1:]
-    return losses.cross_entropy(logits, targets, batch.weights)
-  return objective
+    return {"held_out_loss": losses.cross_entropy(logits, targets,
+                                                  batch.weights)}
+
+  return metrics
 
 
-def masked_evaluator(lm, teacher=None, mesh=None):
-  """Compiles `(params, batch, teacher_params) -> metrics`: `held_out_loss`."""
-  del teacher
-  objective = masked_diffusion(lm, mesh)
+def _preference(lm, mesh):
+  """Rewards of rows 0, 2, ... over those of 1, 3, ..., at their last tokens.
 
-  @jax.jit
-  def evaluate(params, batch, teacher_params):
-    del teacher_params
-    return {"held_out_loss": objective(params, jax.tree.map(
-        jnp.asarray, batch))}
-
-  return evaluate
-
-
-def distillation(lm, teacher, loss, mesh=None):
-  """Returns the objective of distillation: `loss` against the teacher."""
-  causal_logits = on_mesh.causal_logits(lm, mesh)
-  target_logits = on_mesh.causal_logits(teacher, mesh)
-
-  def objective(params, batch, teacher_params):
-    # The last token is only a target of `language_modelling`.
-    tokens = batch.tokens[:, :-1]
-    target = target_logits(teacher_params, tokens)
-    draft = causal_logits(params, tokens)
-    return loss(target, draft, batch.weights)
-  return objective
-
-
-def preference(lm, mesh=None):
-  """Returns the objective of preferences: rows 0, 2, ... over 1, 3, ..."""
-  values = on_mesh.causal_logits(lm, mesh)
-
-  def objective(params, batch):
-    return losses.bradley_terry(*_rewards(values, params, batch))
-  return objective
-
-
-def loss_at(config, step: int) -> str:
-  """Returns the name of the distillation loss of a step."""
-  final = step >= config.final_loss_from * config.steps
-  return config.final_loss if final else config.loss
-
-
-def evaluator(lm, teacher=None, mesh=None):
-  """Compiles `(params, batch, teacher_params) -> metrics`.
-
-  The metrics are means: `held_out_loss`, the cross entropy of the text; with a
-  teacher also its `teacher_loss`, and `overlap`, sum_x min(t, d) at temperature
-  1, the acceptance rate of a single draft token.
+  `accuracy` is the share of pairs whose first row has the larger reward.
   """
-  causal_logits = on_mesh.causal_logits(lm, mesh)
-  target_logits = on_mesh.causal_logits(teacher, mesh)
+  values_of = on_mesh.causal_logits(lm, mesh)
 
-  @jax.jit
-  def evaluate(params, batch, teacher_params):
-    inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-    logits = causal_logits(params, inputs)
-    metrics = {
-        "held_out_loss": losses.cross_entropy(logits, targets, batch.weights)}
-    if teacher is not None:
-      target = target_logits(teacher_params, inputs)
-      metrics["teacher_loss"] = losses.cross_entropy(
-          target, targets, batch.weights)
-      metrics["overlap"] = 1 - losses.total_variation(
-          target, logits, batch.weights)
-    return metrics
-
-  return evaluate
-
-
-def preference_evaluator(lm, teacher=None, mesh=None):
-  """Compiles `(params, batch, teacher_params) -> metrics`.
-
-  The metrics are `held_out_loss` and `accuracy`, the share of pairs whose first
-  row has the larger reward.
-  """
-  del teacher
-  values = on_mesh.causal_logits(lm, mesh)
-
-  @jax.jit
-  def evaluate(params, batch, teacher_params):
-    del teacher_params
-    chosen, rejected = _rewards(values, params, batch)
+  def metrics(params, batch):
+    values = values_of(params, batch.tokens[:, :-1])[..., 0]
+    rewards = jnp.sum(values * batch.weights, axis=1)
+    chosen, rejected = rewards[::2], rewards[1::2]
     return {"held_out_loss": losses.bradley_terry(chosen, rejected),
             "accuracy": jnp.mean((chosen > rejected).astype(jnp.float32))}
 
-  return evaluate
-
-
-def _rewards(values, params, batch):
-  """Returns rewards `[B / 2]` of even and of odd rows, at their last tokens."""
-  values = values(params, batch.tokens[:, :-1])[..., 0]
-  rewards = jnp.sum(values * batch.weights, axis=1)
-  return rewards[::2], rewards[1::2]
-
-
-class Task(NamedTuple):
-  """A training objective without a teacher, and its evaluation.
-
-  Attributes:
-    objective: `(lm, mesh) -> ((params, batch) -> loss)`.
-    evaluator: `(lm, teacher or None, mesh) -> ((params, batch, teacher_params)
-      -> metrics)`, compiled.
-    outputs: of the architecture, see `transformer.Config`.
-  """
-  objective: Callable[..., Any]
-  evaluator: Callable[..., Any]
-  outputs: int
+  return metrics
 
 
 def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
@@ -274,51 +181,88 @@ def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
   Windows are cut into pieces, prefix and continuation. Each prefix is compared
   with all continuations of the step, some of its own window (the negatives
   "INBOOK" of arXiv 2205.09726; those that a model has written are left out),
-  after each quarter of them.
-
-  Args:
-    prefix_length, suffix_length: tokens of each.
-    outputs: of the architecture.
-
-  Returns:
-    The task; its metrics are `held_out_loss`, and `accuracy`, the share of
-    prefixes whose whole continuation is the first of those of 8 windows.
+  after each quarter of them. `outputs` are those of the architecture;
+  `accuracy` is the share of prefixes whose whole continuation is the first of
+  those of 8 windows.
   """
   ends = suffix_length * np.arange(1, 5) // 4 - 1
 
-  def compare(lm, params, tokens):
-    """Returns the loss, and whether each prefix has its continuation first."""
-    pieces = tokens[:, :-1].reshape(-1, prefix_length + suffix_length)
-    before, after = (
-        transformer.causal_logits(lm, params, part).astype(jnp.float32)
-        for part in (pieces[:, :prefix_length], pieces[:, prefix_length:]))
-    products = jnp.einsum("ie,jte->tij", before[:, -1, :outputs // 2],
-                          after[:, ends, outputs // 2:])
-    order = jnp.arange(len(pieces))
-    return losses.cross_entropy(products, jnp.broadcast_to(
-        order, products.shape[:-1])), products[-1].argmax(axis=1) == order
-
-  def objective(lm, mesh=None):
+  def metrics(lm, mesh):
     del mesh  # Rows are compared with those of other devices.
-    return lambda params, batch: compare(lm, params, batch.tokens)[0]
 
-  def evaluator(lm, teacher=None, mesh=None):
-    del teacher, mesh
+    def compare(params, batch):
+      pieces = batch.tokens[:, :-1].reshape(-1, prefix_length + suffix_length)
+      before, after = (
+          transformer.causal_logits(lm, params, part).astype(jnp.float32)
+          for part in (pieces[:, :prefix_length], pieces[:, prefix_length:]))
+      products = jnp.einsum("ie,jte->tij", before[:, -1, :outputs // 2],
+                            after[:, ends, outputs // 2:])
+      order = jnp.arange(len(pieces))
+      first = products[-1].argmax(axis=1) == order
+      return {"held_out_loss": losses.cross_entropy(
+          products, jnp.broadcast_to(order, products.shape[:-1])),
+              "accuracy": first.mean(dtype=jnp.float32)}
 
-    @jax.jit
-    def evaluate(params, batch, teacher_params):
-      del teacher_params
-      loss, first = compare(lm, params, batch.tokens)
-      return {"held_out_loss": loss, "accuracy": first.mean(dtype=jnp.float32)}
+    return compare
 
-    return evaluate
-
-  return Task(objective, evaluator, outputs)
+  return Task(metrics, outputs)
 
 
-LANGUAGE = Task(language_modelling, evaluator, 0)
-PREFERENCE = Task(preference, preference_evaluator, 1)
-MASKED = Task(masked_diffusion, masked_evaluator, 0)
+LANGUAGE, PREFERENCE, MASKED = Task(_language), Task(_preference, 1), Task(
+    _masked)
+
+
+def objective(task: Task, lm, mesh=None):
+  """Returns `(params, batch) -> loss` of a task."""
+  metrics = task.metrics(lm, mesh)
+  return lambda params, batch: metrics(params, batch)["held_out_loss"]
+
+
+def distillation(lm, teacher, loss, mesh=None):
+  """Returns the objective of distillation: `loss` against the teacher."""
+  causal_logits = on_mesh.causal_logits(lm, mesh)
+  target_logits = on_mesh.causal_logits(teacher, mesh)
+
+  def compare(params, batch, teacher_params):
+    # The last token is only a target of language modelling.
+    tokens = batch.tokens[:, :-1]
+    target = target_logits(teacher_params, tokens)
+    draft = causal_logits(params, tokens)
+    return loss(target, draft, batch.weights)
+
+  return compare
+
+
+def loss_at(config, step: int) -> str:
+  """Returns the name of the distillation loss of a step."""
+  final = step >= config.final_loss_from * config.steps
+  return config.final_loss if final else config.loss
+
+
+def evaluator(task, lm, teacher=None, mesh=None):
+  """Compiles `(params, batch, teacher_params) -> metrics`, means over rows.
+
+  With a teacher, of language modelling, also its `teacher_loss`, and `overlap`,
+  sum_x min(t, d) at temperature 1, the acceptance rate of a single draft token.
+  """
+  metrics = task.metrics(lm, mesh)
+  if teacher is None:
+    return jax.jit(lambda params, batch, _: metrics(params, batch))
+  causal_logits = on_mesh.causal_logits(lm, mesh)
+  target_logits = on_mesh.causal_logits(teacher, mesh)
+
+  @jax.jit
+  def evaluate(params, batch, teacher_params):
+    inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
+    logits = causal_logits(params, inputs)
+    target = target_logits(teacher_params, inputs)
+    loss, teacher_loss = (losses.cross_entropy(x, targets, batch.weights)
+                          for x in (logits, target))
+    overlap = 1 - losses.total_variation(target, logits, batch.weights)
+    return {"held_out_loss": loss, "teacher_loss": teacher_loss,
+            "overlap": overlap}
+
+  return evaluate
 
 
 def evaluate(evaluate_batch, params, data, teacher_params=None,
@@ -327,8 +271,10 @@ def evaluate(evaluate_batch, params, data, teacher_params=None,
   rows = on_mesh.evaluated_rows(mesh)
   parts = [jax.tree.map(lambda x: x[i:i + rows], data)
            for i in range(0, len(data.tokens), rows)]
-  results = [evaluate_batch(params, on_mesh.put_rows(mesh, part),
-                            teacher_params) for part in parts]
+  # Wait for each batch: on a CPU, two programs with collectives that run at a
+  # time can block all threads of the client, each waiting for the other.
+  results = [jax.tree.map(float, evaluate_batch(
+      params, on_mesh.put_rows(mesh, part), teacher_params)) for part in parts]
   weights = [part.weights.sum() for part in parts]
   return {name: float(np.average([r[name] for r in results], weights=weights))
           for name in results[0]}

@@ -15,27 +15,21 @@ import decoding_jax as dj
 from decoding_jax.validation import keys as row_keys
 from experiments.app import multihost
 from experiments.devices import mesh as mesh_lib
+from experiments.training import array_files
 
 
 def load_or_write(path, config, data, teacher):
   """Returns samples at temperature 1 after prompts from the train split.
 
-  Args:
-    path: `.npy` file; read if it is there and whole, else written.
-    config: `sample_rows`, `sample_length`, `sample_batch` and `seed`.
-    data: a `batches.Data`, for the prompts.
-    teacher: a `ModelPair` of `on_mesh.teacher`.
-
-  Returns:
-    `[sample_rows, sample_length]` int32, in the order of the prompts. After its
-    end a text is padded with `types.PAD` if the data has an `eos_id`; else the
-    teacher goes on with another text, as in the corpus.
+  `path` is read if it is there and whole, else written. Samples are
+  `[sample_rows, sample_length]` int32, in the order of the prompts. After its
+  end a text is padded with `types.PAD` if the data has an `eos_id`; else the
+  teacher goes on with another text, as in the corpus.
   """
   path = pathlib.Path(path)
   shape = config.sample_rows, config.sample_length
-  if not multihost.from_first(lambda: _is_whole(path, shape)):
-    samples = _write(config, data, teacher)
-    multihost.from_first(lambda: _save(path, samples))
+  array_files.keep(path, lambda: _write(config, data, teacher),
+                   lambda: _is_whole(path, shape))
   return _load(path, shape)
 
 
@@ -50,13 +44,6 @@ def _is_whole(path, shape):
     print(f"'{path}' is damaged ({e}): samples are written again.",
           file=sys.stderr)
     return False
-
-
-def _save(path, samples):
-  partial = path.with_suffix(".partial")
-  with open(partial, "wb") as f:
-    np.save(f, samples)
-  partial.replace(path)
 
 
 def _load(path, shape):

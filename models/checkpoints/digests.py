@@ -34,8 +34,7 @@ _FIELD = json_files.Field(dict, items=json_files.Field(str, 8, 8))
 def of(x) -> str:
   """Returns the digest of an array of floats, 8 hexadecimal digits.
 
-  Args:
-    x: numpy array, or one of JAX on any devices of any hosts.
+  Of NumPy, or of JAX on any devices of any hosts.
   """
   on_cpu = isinstance(x, np.ndarray) or (
       x.is_fully_addressable and len(x.devices()) == 1
@@ -45,23 +44,13 @@ def of(x) -> str:
 
 
 def of_all(params) -> dict[str, str]:
-  """Returns the digests of a tree of parameters by their names."""
+  """Returns digests of a tree of parameters by their names."""
   return {transformer.param_name(key): of(leaf)
           for key, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def read(folder) -> dict[str, str] | None:
-  """Reads the digests of a model; None if it was saved without.
-
-  Args:
-    folder: of the model.
-
-  Returns:
-    dict by names of parameters.
-
-  Raises:
-    ValueError: if the file is damaged.
-  """
+  """Reads digests by names of parameters; None if a model was saved without."""
   path = pathlib.Path(folder) / FILE
   if not path.is_file():
     return None
@@ -73,17 +62,7 @@ def read(folder) -> dict[str, str] | None:
 
 
 def check(folder, digests: dict[str, str], name: str, x) -> None:
-  """Checks a parameter that has been read.
-
-  Args:
-    folder: of the model.
-    digests: of `read`.
-    name: of the parameter.
-    x: the array, in the type in which it is stored.
-
-  Raises:
-    ValueError: naming the folder and the parameter, if it has changed.
-  """
+  """Raises ValueError if a parameter, in its stored type, has changed."""
   if name not in digests:
     raise ValueError(f"'{pathlib.Path(folder) / FILE}': parameter {name} must "
                      "be given.")
@@ -94,7 +73,7 @@ def check(folder, digests: dict[str, str], name: str, x) -> None:
 
 
 def write(folder, digests: dict[str, str]) -> None:
-  """Writes digests by names of parameters next to them."""
+  """Writes digests by names of parameters."""
   atomic.write_json(pathlib.Path(folder) / FILE, digests)
 
 

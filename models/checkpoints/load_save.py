@@ -71,21 +71,17 @@ def save(folder, config: transformer.Config, params: types.Params,
     with ocp.StandardCheckpointer() as checkpointer:
       checkpointer.save(partial / PARAMS, params)
     if first:
-      digests_lib.write(partial, digests)
-      _write_rest(folder, partial, config, tokenizer, metadata)
+      if metadata is not None:
+        atomic.write_json(partial / METADATA, metadata)
+      if tokenizer is not None:
+        tokenizers.save(tokenizer, partial)
+      _write_rest(partial, config, digests)
+      atomic.replace(folder)
     _meet("the folder is complete")
 
 
 def check_replaceable(folder, parts=_PARTS) -> None:
-  """Checks that nothing but an older model is lost where one is written.
-
-  Args:
-    folder: of `save`.
-    parts: names of the files and folders of a model.
-
-  Raises:
-    ValueError: naming what is there and is no part of a model.
-  """
+  """Raises ValueError if a file is there that no older model has."""
   folder = pathlib.Path(folder)
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"'{folder}' is no folder: no model can be written there.")
@@ -104,15 +100,12 @@ def _meet(name):
     multihost_utils.sync_global_devices(name)
 
 
-def _write_rest(folder, partial, config, tokenizer, metadata):
-  """Writes everything but parameters, and gives the folder its name."""
+def _write_rest(partial, config, digests):
+  """Writes what belongs to parameters: their digests and the architecture."""
+  digests_lib.write(partial, digests)
   (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
-  _write_config(partial, config)
-  if metadata is not None:
-    atomic.write_json(partial / METADATA, metadata)
-  if tokenizer is not None:
-    tokenizers.save(tokenizer, partial)
-  atomic.replace(folder)
+  atomic.write_json(partial / CONFIG,
+                    {"format": FORMAT, **dataclasses.asdict(config)})
 
 
 def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
@@ -163,20 +156,11 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
-  """Reads a masked-diffusion model.
+  """Reads a masked-diffusion model; `options` are those of `load`.
 
-  Args:
-    folder: of LLaDA, Dream, SDAR or Fast-dLLM v2, or of a model that was
-      trained here; or a name, see `resolve.folder`.
-    **options: of `load`.
-
-  Returns:
-    A masked model and its parameters. The mask of a model that was trained
-    here is the last entry of its vocabulary.
-
-  Raises:
-    FileNotFoundError, ValueError: see `load`; and for a folder of transformers
-      that is of another kind.
+  `folder` has LLaDA, Dream, SDAR or Fast-dLLM v2, or a model that was trained
+  here, whose mask is the last entry of its vocabulary. Raises as `load`; and
+  ValueError for a folder of transformers of another kind.
   """
   folder = resolve.folder(folder)
   lm, params = load(folder, **options)
@@ -189,16 +173,8 @@ def quantize(config: transformer.Config, params: types.Params
              ) -> tuple[types.LanguageModel, types.Params]:
   """Rounds the weights of a model in memory to 8 bits.
 
-  Args:
-    config: the architecture.
-    params: its parameters, which stay as they are; on a mesh their matrices
-      become such of the same parts.
-
-  Returns:
-    A language model and its parameters.
-
-  Raises:
-    ValueError: for a reward model.
+  `params` stay as they are; on a mesh their matrices become such of the same
+  parts. Raises ValueError for a reward model.
   """
   config = dataclasses.replace(config, weights=quantization.INT8)
   return transformer.language_model(config), quantization.tree(
@@ -216,20 +192,9 @@ def architecture(folder) -> transformer.Config:
 def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
   """Writes a Hugging Face folder, or GGUF file, as `save` would, by tensors.
 
-  The folder appears whole or not at all. Of a model of 1.3 GB in three files
-  the whole process needs 0.44 GB at its peak, 0.18 GB more than to start.
-
-  Args:
-    folder: as transformers writes it, tokenizer included; a GGUF file; or a
-      name, see `resolve.folder`.
-    out: where to.
-    dtype: of the parameters; None: as they are.
-
-  Returns:
-    The architecture.
-
-  Raises:
-    FileNotFoundError, ValueError: see `convert.from_hf`.
+  The folder appears whole or not at all, tokenizer included. Of a model of 1.3
+  GB in three files the whole process needs 0.44 GB at its peak. Raises as
+  `convert.from_hf`.
   """
   folder = resolve.folder(folder)
   config, readers = convert_lib.open_folder(folder, dtype=dtype)
@@ -240,55 +205,38 @@ def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
     streaming_save.save(partial / PARAMS, {
         name: functools.partial(_read_digested, digests, name, read)
         for name, read in readers.items()})
-    digests_lib.write(partial, digests)
-    (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
-    _write_config(partial, config)
+    _write_rest(partial, config, digests)
   return config
 
 
 def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
-  """Writes a model as transformers reads it.
+  """Writes a model of `load` as transformers reads it.
 
-  Args:
-    folder: of `save`, a GGUF file, or a name of `load`.
-    out: where to.
-    dtype: of the parameters; None: as they are.
-
-  Returns:
-    The architecture.
-
-  Raises:
-    FileNotFoundError, ValueError: see `load` and `convert.to_hf`.
+  Raises as `load` and `convert.to_hf`.
   """
   folder = resolve.folder(folder)
   config = architecture(folder)
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
   _, params = load(folder, dtype=dtype)
   with atomic.replacing(out) as partial:
-    eos_id = None
+    eos_id = bos_id = None
     if tokenizers.has(folder):
       eos_id = tokenizers.copy(folder, partial)
-      tokenizers.describe(tokenizers.load(partial), partial)
-    convert_lib.write(partial, config, params, eos_id)
+      tokenizer = tokenizers.load(partial)
+      bos_id = tokenizers.bos_id(tokenizer, partial)
+      tokenizers.describe(tokenizer, partial)
+    convert_lib.write(partial, config, params, eos_id, bos_id)
   return config
 
 
 def _read_digested(digests, name, read):
-  """Reads a parameter, and keeps its digest."""
   x = read()
   digests[name] = digests_lib.of(x)
   return x
 
 
 def add_digests(folder) -> None:
-  """Writes the digests of a model that was saved without; nothing else changes.
-
-  Args:
-    folder: of `save`, or the name of a shipped model.
-
-  Raises:
-    FileNotFoundError, ValueError: see `load`; for digests that do not fit.
-  """
+  """Writes the digests of a model that was saved without."""
   folder = resolve.folder(folder)
   config = load_config(folder)
   path = pathlib.Path(folder).resolve() / PARAMS
@@ -300,16 +248,8 @@ def add_digests(folder) -> None:
 def load_config(folder) -> transformer.Config:
   """Reads the architecture of a model of `save`.
 
-  Args:
-    folder: of the model.
-
-  Returns:
-    A `transformer.Config`.
-
-  Raises:
-    FileNotFoundError: if there is no such model.
-    ValueError: naming the file, and a field of it that is unknown, missing, of
-      another type or out of range.
+  Raises FileNotFoundError if there is no such model; ValueError naming the
+  file, and a field that is unknown, missing, of another type or out of range.
   """
   folder = pathlib.Path(folder)
   path = folder / CONFIG
@@ -325,8 +265,3 @@ def load_config(folder) -> transformer.Config:
     return config_fields.architecture(fields)
   except ValueError as e:
     raise ValueError(f"'{path}': {e}") from e
-
-
-def _write_config(folder, config):
-  atomic.write_json(folder / CONFIG,
-                    {"format": FORMAT, **dataclasses.asdict(config)})

@@ -21,20 +21,12 @@ CONFIG = "config.json"
 
 
 def params(path, config: transformer.Config, shardings=None, stack=False):
-  """Reads the parameters of an architecture.
+  """Reads the parameters of an architecture from orbax's folder, with checks.
 
-  Args:
-    path: `pathlib.Path`, absolute, of the folder that orbax has written.
-    config: the architecture, with the types to read them in.
-    shardings: see `checkpoints.load`.
-    stack: whether layers that were saved unrolled are to be scanned.
-
-  Returns:
-    The tree of parameters.
-
-  Raises:
-    FileNotFoundError: if there is no such folder.
-    ValueError: naming the folder, and the parameter that is wrong.
+  `config` has the types to read them in; `stack` is for unrolled layers that
+  are to be scanned. `shardings` as of `checkpoints.load`. Raises
+  FileNotFoundError, or ValueError naming the folder and the parameter that is
+  wrong.
   """
   if not path.is_dir():
     raise FileNotFoundError(
@@ -61,12 +53,7 @@ def params(path, config: transformer.Config, shardings=None, stack=False):
 
 
 def check_types(path, config: transformer.Config) -> None:
-  """Raises `ValueError` unless all parameters are stored as `config` has them.
-
-  Args:
-    path: as of `params`.
-    config: the architecture.
-  """
+  """Raises ValueError unless parameters are stored as `config` has them."""
   for name, (_, dtype) in _saved(path).items():
     if dtype != config.dtype:
       raise ValueError(f"'{path}': parameter {name} has type {dtype}, but "
@@ -146,7 +133,6 @@ def _readable(path):
 
 
 def _saved(path):
-  """Returns shape and type of each parameter in orbax's metadata."""
   with ocp.StandardCheckpointer() as checkpointer, _readable(path):
     saved = checkpointer.metadata(path).item_metadata
     if saved is not None:

@@ -40,10 +40,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):
 def save(path, readers: dict[str, Callable[[], np.ndarray]]) -> None:
   """Writes parameters as `ocp.StandardCheckpointer` would.
 
-  Args:
-    path: of a folder that does not exist.
-    readers: dict from names such as "layers/layer_0/attention/key/kernel" to
-      functions that read the parameter.
+  `readers` are functions by names such as
+  "layers/layer_0/attention/key/kernel".
   """
   tree = {}
   for name, read in readers.items():

@@ -27,16 +27,8 @@ def partial(folder) -> pathlib.Path:
 def replacing(folder):
   """Yields an empty folder, which takes the place of `folder` at the end.
 
-  If an exception leaves the context, it is removed, and `folder` is as before.
-
-  Args:
-    folder: an older one is replaced.
-
-  Yields:
-    A `pathlib.Path`.
-
-  Raises:
-    ValueError: if another process is writing the same folder.
+  If an exception leaves the context, `folder` is as before. Raises ValueError
+  if another process is writing it.
   """
   unfinished = partial(folder)
   with locked(folder):
@@ -51,17 +43,11 @@ def replacing(folder):
 
 @contextlib.contextmanager
 def locked(folder):
-  """Keeps every other process from writing a folder.
+  """Keeps every other process from writing a folder, which need not exist.
 
   The lock is one of the operating system on a file next to the folder: it ends
-  with the process that holds it, however that ends. Where a file system has no
-  locks, nobody is kept from anything.
-
-  Args:
-    folder: to be written; it need not exist.
-
-  Raises:
-    ValueError: if another process holds the lock, or another thread.
+  with the process that holds it. Where a file system has no locks, nobody is
+  kept from anything. Raises ValueError if another process or thread holds it.
   """
   folder = pathlib.Path(folder).resolve()
   path = folder.with_name(f".{folder.name}.lock")
@@ -114,16 +100,7 @@ def write_json(path, value) -> None:
 
 
 def check_finite(folder, name: str, x) -> None:
-  """Checks that a parameter has finite values.
-
-  Args:
-    folder: that it comes from, or a file; for the error.
-    name: of the parameter.
-    x: array, of the host or on devices.
-
-  Raises:
-    ValueError: if a value is infinite or NaN.
-  """
+  """Raises ValueError, naming the parameter, for infinite or NaN values."""
   finite = np.isfinite(x).all() if isinstance(x, np.ndarray) else _finite(x)
   if not finite:
     raise ValueError(f"'{folder}': parameter {name} has infinite or NaN values "

@@ -20,7 +20,6 @@ _LEFT_OUT = "*/*"
 
 
 def is_hub(name) -> bool:
-  """Returns whether a name is one of the hub."""
   return str(name).startswith(PREFIX)
 
 
@@ -28,15 +27,9 @@ def is_hub(name) -> bool:
 def folder(name: str) -> pathlib.Path:
   """Returns the folder of a model, downloaded unless it is in the cache.
 
-  Args:
-    name: "hub:", owner and model, and maybe "@" and a branch, tag or commit.
-
-  Returns:
-    A folder as transformers writes it; of weights in several forms it has those
-    of safetensors alone.
-
-  Raises:
-    ValueError: if there is no such model, or it cannot be had.
+  `name` is "hub:", owner and model, and maybe "@" and a branch, tag or commit.
+  Of weights in several forms the folder has those of safetensors alone. Raises
+  ValueError if there is no such model, or it cannot be had.
   """
   # Few runs need it, and it takes its time.
   import huggingface_hub  # pylint: disable=import-outside-toplevel

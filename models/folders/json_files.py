@@ -13,6 +13,7 @@ from typing import NamedTuple
 MAX_BYTES = 64 << 20
 _MAX_DEPTH = 64
 _SHOWN = 100
+_POINTER = b"version https://git-lfs"
 _NAMES = {int: "int", float: "float", bool: "bool", str: "str", list: "list",
           dict: "dict"}
 
@@ -34,19 +35,7 @@ class Field(NamedTuple):
 
 
 def read(path, max_bytes: int = MAX_BYTES) -> dict:
-  """Reads a JSON object.
-
-  Args:
-    path: of the file.
-    max_bytes: size of the largest file that is read.
-
-  Returns:
-    A dict.
-
-  Raises:
-    FileNotFoundError: if there is no such file.
-    ValueError: naming the file, if it cannot be read or is no object.
-  """
+  """Reads a JSON object; raises ValueError naming the file if it is none."""
   path = pathlib.Path(path)
   try:
     with open(path, "rb") as f:
@@ -64,8 +53,15 @@ def read(path, max_bytes: int = MAX_BYTES) -> dict:
     raise ValueError(f"'{path}' is not a JSON object: {e}") from e
 
 
+def refuse_pointer(path) -> None:
+  """Raises ValueError for a pointer of Git LFS in place of a file."""
+  with open(path, "rb") as f:
+    if f.read(len(_POINTER)) == _POINTER:
+      raise ValueError(f"'{path}' is a pointer of Git LFS: run git lfs pull in "
+                       "its folder for the file itself.")
+
+
 def parse(text: bytes) -> dict:
-  """Returns the object that a JSON text is; raises `ValueError` otherwise."""
   try:
     value = json.loads(text.decode("utf-8"))
     _check_depth(value)
@@ -79,16 +75,7 @@ def parse(text: bytes) -> dict:
 
 
 def check(name: str, value, field: Field):
-  """Returns a value, a float if the field is one; raises unless it is allowed.
-
-  Args:
-    name: of the field, for the error.
-    value: of JSON.
-    field: what it may be.
-
-  Raises:
-    ValueError: naming the field, its value and what is allowed.
-  """
+  """Returns a value, a float if the field is one; raises if not allowed."""
   kind = field.kind
   if kind is float and type(value) is int and abs(value) < 1 << 1000:
     value = float(value)
@@ -137,7 +124,6 @@ def _range(field):
 
 
 def _check_depth(value):
-  """Raises `ValueError` if lists and objects are nested too deep."""
   level, depth = [value], 0
   while level:
     depth += 1

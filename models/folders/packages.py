@@ -28,17 +28,12 @@ def is_package(name) -> bool:
 
 
 def folder(name: str) -> pathlib.Path:
-  """Returns the model in a package, or the one whose parts several have.
+  """Returns the only GGUF file, or folder of transformers, in a package.
 
-  Args:
-    name: "package:" and the name of an installed distribution, or of the module
-      that it installs; of several, in order, with "+" between them.
-
-  Returns:
-    The only GGUF file in it, or the only folder as transformers writes it.
-
-  Raises:
-    ValueError: if there is no such package, or no such file, or several.
+  `name` is "package:" and the name of an installed distribution, or of the
+  module that it installs; several with "+" between them have the parts of one
+  file, in order. Raises ValueError if there is no such package, or no such
+  file, or several.
   """
   packages = name.removeprefix(PREFIX).split("+")
   found = [_model(name, package) for package in packages]
@@ -46,7 +41,6 @@ def folder(name: str) -> pathlib.Path:
 
 
 def _model(name, package):
-  """Returns the only model in a package."""
   files = [pathlib.Path(path.locate()) for path in _files(name, package)]
   found = [path for path in files if _GGUF.fullmatch(path.name)]
   found = found or [path.parent for path in files if path.name == _CONFIG
@@ -62,7 +56,6 @@ def _model(name, package):
 
 
 def _files(name, package):
-  """Returns the files of a package by its metadata."""
   if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package):
     raise ValueError(f"'{name}': {json_files.shown(package)} is no name of a "
                      "package.")
@@ -73,12 +66,11 @@ def _files(name, package):
   # Modules may have other names than what installs them.
   for other in importlib.metadata.packages_distributions().get(package, ()):
     return importlib.metadata.files(other) or []
-  raise ValueError(f"'{name}': package {package} is not installed: pip install "
-                   f"{package}.")
+  # No advice to install it: a mistyped name may be somebody else's package.
+  raise ValueError(f"'{name}': package {package} is not installed.")
 
 
 def _joined(name, parts):
-  """Returns a file in the cache that has the bytes of all parts."""
   folders = [str(part) for part in parts if part.is_dir()]
   if folders:
     raise ValueError(f"'{name}': '{folders[0]}' is a folder, which is no part "
@@ -87,7 +79,7 @@ def _joined(name, parts):
            for part in parts]
   digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
   stem = parts[0].name.partition(".gguf")[0]
-  path = _cache() / f"{stem}-{digest}.gguf"
+  path = _cache(name) / f"{stem}-{digest}.gguf"
   if path.is_file():
     return path
   try:
@@ -106,7 +98,10 @@ def _joined(name, parts):
   return path
 
 
-def _cache():
-  """Returns the folder of joined files: XDG_CACHE_HOME, or ~/.cache."""
-  root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+def _cache(name):
+  try:
+    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+  except RuntimeError as e:  # No $HOME, and a user whom the system knows not.
+    raise ValueError(f"'{name}' cannot be joined: no home directory; "
+                     "XDG_CACHE_HOME may name a folder.") from e
   return pathlib.Path(root) / "decoding_jax" / "packages"

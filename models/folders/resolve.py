@@ -14,17 +14,9 @@ GGUF = ".gguf"
 def folder(name) -> pathlib.Path:
   """Returns the folder of a model; an existing folder precedes a shipped model.
 
-  Args:
-    name: a folder, a GGUF file, the name of a shipped model, "hub:owner/name",
-      which is downloaded once, or "package:name", of an installed package.
-
-  Returns:
-    A folder that exists, or a file with the suffix ".gguf".
-
-  Raises:
-    FileNotFoundError: if there is neither a folder nor a shipped model.
-    ValueError: if the name is none of a folder, or hub or packages do not have
-      it, see `hub.folder` and `packages.folder`.
+  `name` is a folder, a GGUF file, the name of a shipped model, "hub:owner/name"
+  or "package:name". Raises FileNotFoundError if there is none, and ValueError
+  if it cannot be had; see `hub.folder`, `packages.folder`.
   """
   if hub.is_hub(name):
     return hub.folder(str(name))

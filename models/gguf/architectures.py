@@ -160,15 +160,7 @@ ARCHITECTURES = {
 
 
 def of(path, metadata) -> tuple[str, Architecture]:
-  """Returns the prefix of the keys of a file, and its architecture.
-
-  Args:
-    path: of the file, for the error.
-    metadata: of `files.read`.
-
-  Raises:
-    ValueError: if it is not one of `ARCHITECTURES`.
-  """
+  """Returns the prefix of the keys of a file, and its `Architecture`."""
   name = metadata.get("general.architecture")
   known = sorted(set(ARCHITECTURES) - {"mixtral"})
   if not isinstance(name, str) or name not in known:

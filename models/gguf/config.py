@@ -39,15 +39,8 @@ _TYPES = {"BF16": "bfloat16", "F16": "float16"}
 def fields(path) -> dict:
   """Reads what `config.json` would have, had the folder been kept.
 
-  Args:
-    path: of a GGUF file.
-
-  Returns:
-    dict of its fields, by the names of `transformers`.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file and a key that is missing,
-      unknown, or has a value that is not supported; see `files.read`.
+  Raises ValueError naming the file and a key that is missing, unknown, or has a
+  value that is not supported.
   """
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
@@ -83,7 +76,10 @@ def _fields(file, prefix, row):
       raise ValueError(f"{prefix}.{name}={json_files.shown(value)}: a positive "
                        "integer is needed.")
   head_dim = found.get("head_dim") or width // heads
-  _check_value_length(given, prefix, head_dim)
+  length = given.get("attention.value_length", head_dim)
+  if length != head_dim:
+    raise ValueError(f"{prefix}.attention.value_length={length}: that of keys, "
+                     f"{head_dim}, is needed.")
   found |= _rotation(file, given, prefix, row, found, head_dim)
   found |= _of_tensors(file, row)
   if prefix.startswith("gemma"):
@@ -107,15 +103,7 @@ def _single(key, value):
   return value
 
 
-def _check_value_length(given, prefix, head_dim):
-  length = given.get("attention.value_length", head_dim)
-  if length != head_dim:
-    raise ValueError(f"{prefix}.attention.value_length={length}: that of keys, "
-                     f"{head_dim}, is needed.")
-
-
 def _rotation(file, given, prefix, row, found, head_dim):
-  """Reads rotary embeddings: their share of the channels, and scaling."""
   rotary = {}
   channels = given.pop("rope.dimension_count", head_dim)
   if row.partial:

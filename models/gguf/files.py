@@ -72,17 +72,9 @@ def is_gguf(path) -> bool:
 def read(path) -> File:
   """Reads metadata and descriptions of tensors, of all parts of a split file.
 
-  Args:
-    path: of the file; of a split one its first part, whose name ends in
-      "-00001-of-0000N.gguf".
-
-  Returns:
-    A `File`.
-
-  Raises:
-    FileNotFoundError: if a part is missing.
-    ValueError: naming the file, if it is damaged, of another version, or not
-      the first part; or without the package `gguf`.
+  A split file is named by its first part, "...-00001-of-0000N.gguf". Raises
+  FileNotFoundError for a missing part, and ValueError naming the file if it is
+  damaged, of another version, no first part, or without the package `gguf`.
   """
   path = pathlib.Path(path)
   try:
@@ -131,7 +123,7 @@ def _read(path, size, changed):
 
 
 def _read_one(path):
-  """Reads one file as a `File`."""
+  json_files.refuse_pointer(path)
   with open(path, "rb") as f:
     if f.read(4) != _MAGIC:
       raise ValueError(f"'{path}' is no GGUF file: it does not begin with "
@@ -145,7 +137,6 @@ def _read_one(path):
 
 
 def _parse(path, data):
-  """Parses the header of a file that is mapped."""
   version, = struct.unpack_from("<I", data, 4)
   if version not in _VERSIONS:
     raise ValueError(f"'{path}': version {json_files.shown(version)} of the "
@@ -179,13 +170,11 @@ def _parse(path, data):
 
 
 class _Cursor:
-  """A place in a file, from where values are read one after the other."""
 
   def __init__(self, path, data, at):
     self.path, self.data, self.at = path, data, at
 
   def checked(self, count):
-    """Returns a count, unless more is counted than the file has bytes."""
     if count > len(self.data) - self.at:
       raise ValueError(f"'{self.path}' is damaged: it ends at byte "
                        f"{len(self.data)}, before {count} more.")
@@ -205,7 +194,6 @@ class _Cursor:
     return self.data[self.at - length:self.at].decode("utf-8")
 
   def value(self, kind):
-    """Reads a value of one of the types of metadata."""
     if kind == _STRING:
       return self.text()
     if kind == _ARRAY:
@@ -216,7 +204,6 @@ class _Cursor:
     return bool(found) if kind == _BOOL else found.item()
 
   def array(self):
-    """Reads strings as a list, numbers as a numpy array."""
     kind, count = self.scalar("<I"), self.checked(self.scalar("<Q"))
     if kind == _STRING:
       return [self.text() for _ in range(count)]
@@ -283,7 +270,6 @@ def _is_readable(kind):
 
 
 def _gguf(path):
-  """Returns the package `gguf`."""
   try:
     import gguf  # pylint: disable=import-outside-toplevel
   except ImportError as e:

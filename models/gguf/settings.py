@@ -18,17 +18,7 @@ _CONTROL = 3
 
 
 def read(path) -> dict[str, dict]:
-  """Reads what the JSON files of a tokenizer would have.
-
-  Args:
-    path: of a GGUF file.
-
-  Returns:
-    dict from "tokenizer_config.json" and "generation_config.json" to fields.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file and a key that is wrong.
-  """
+  """Returns fields of tokenizer_config.json and of generation_config.json."""
   metadata = files.read(path).metadata
   tokens = metadata.get(TOKENS, [])
   found = {}
@@ -48,7 +38,6 @@ def read(path) -> dict[str, dict]:
 
 
 def _token_id(path, metadata, key, tokens):
-  """Returns a token that a key names; None without the key."""
   token = metadata.get(f"{_PREFIX}{key}")
   if token is None:
     return None

@@ -16,17 +16,9 @@ _SHARED_GATE = "ffn_gate_inp_shexp"
 
 
 def tensors(path) -> dict[str, files.Entry]:
-  """Opens all tensors of a file.
+  """Opens all tensors of a file by Hugging Face's names.
 
-  Args:
-    path: of a GGUF file.
-
-  Returns:
-    dict from Hugging Face's names to `files.Entry`; names that no table has are
-    as in the file.
-
-  Raises:
-    FileNotFoundError, ValueError: see `files.read`.
+  Names that no table has stay as in the file.
   """
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
@@ -55,13 +47,11 @@ def tensors(path) -> dict[str, files.Entry]:
 
 
 def _expert(entry, i):
-  """Returns the matrix of one of the experts."""
   return _changed(entry, lambda x: x[0], entry.shape[1:],
                   lambda: entry.rows(i, i + 1))
 
 
 def _as_there(entry, part, kind, prefix, row, metadata):
-  """Returns a tensor in the layout of Hugging Face."""
   if row.norm_offset and part.endswith("norm"):
     return _changed(entry, lambda x: x - np.float32(row.norm_offset))
   if row.paired and part in _ROTATED:
@@ -71,21 +61,22 @@ def _as_there(entry, part, kind, prefix, row, metadata):
     return _changed(entry, np.transpose, entry.shape[::-1])
   if part == row.fused_heads:
     heads = _heads(prefix, metadata, _ROTATED["attn_q"])
-    return _changed(entry, lambda x: _by_heads(x, heads))
+    # Query, key and value of each head are together there.
+    return _changed(entry, lambda x: x.reshape(
+        3, heads, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
   if part == _SHARED_GATE:
     return _changed(entry, lambda x: x.reshape(1, -1), (1, entry.shape[-1]))
   return entry
 
 
 def _heads(prefix, metadata, key):
-  """Returns the number of heads of queries or of keys."""
   every = metadata.get(f"{prefix}.{_ROTATED['attn_q']}")
   heads = metadata.get(f"{prefix}.{key}", every)
   return int(np.ravel(heads)[0])
 
 
 def _halves(x, heads):
-  """Returns rows such that the two halves of a head are rotated.
+  """Returns rows with the two halves of a head rotated, not neighbours.
 
   Here row 2 i of a head and the one after it are the i-th pair; there they are
   rows i and head_dim / 2 + i.
@@ -94,14 +85,7 @@ def _halves(x, heads):
   return pairs.swapaxes(1, 2).reshape(x.shape)
 
 
-def _by_heads(x, heads):
-  """Returns rows with query, key and value of each head together."""
-  parts = x.reshape(3, heads, -1, *x.shape[1:])
-  return parts.swapaxes(0, 1).reshape(x.shape)
-
-
 def _changed(entry, change, shape=None, read=None):
-  """Returns an `Entry` whose array is changed once it has been read."""
   if entry.refusal:
     return entry
   read = read or entry.read

@@ -17,13 +17,12 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.types import Array, Block, Head
+from decoding_jax.types import Block, Head
 from models.heads.parts import assembly
 from models.heads.parts import formats
 from models.heads.parts import prefix_layers
@@ -77,12 +76,6 @@ class Config:
     return self.block_size - (not self.from_root)
 
 
-@flax.struct.dataclass
-class _Draft:
-  """Attributes: `logits [B, L, V]` of the positions of a block."""
-  logits: Array
-
-
 class _Network(nn.Module):
   """Projection of features, layers and last norm."""
   config: Config
@@ -102,7 +95,6 @@ class _Network(nn.Module):
     return self.norm(x)
 
   def project(self, features):
-    """Returns `[B, T, F]` of the target's features."""
     x = jnp.concatenate(features, axis=-1).astype(self.config.layers.dtype)
     return self.hidden_norm(self.fc(x))
 
@@ -110,46 +102,13 @@ class _Network(nn.Module):
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns a block drafter; the target keeps as many outputs as it reads."""
-  target_ends.check(target)
   if config.layers.dim != target.dim:
     raise ValueError(f"layers.dim={config.layers.dim}: that of the target, "
                      f"{target.dim}, is needed.")
   return assembly.head(
-      assembly.Spec(config, target), (_init, _read, _start, _logits),
-      lambda key: init(key, config, target), lambda depth: 1,
+      assembly.Spec(config, target), (_init, _read, _start, _logits), init,
       num_features=config.num_features, depth=config.depth,
       max_length=config.layers.max_length)
-
-
-def predicted(config: Config, target, params, target_params, features, tokens,
-              anchors: tuple[int, ...]):
-  """Returns what blocks predict after several tokens of a text, for training.
-
-  Args:
-    config, target, params, target_params: see `models.heads`.
-    features: tuple of `[B, T, F]`, of each token.
-    tokens: `[B, T]` int32; the bias of a token before is of the right one.
-    anchors: positions of the A roots.
-
-  Returns:
-    `[B, A, L, N]` logits of the L tokens after each root, of the N tokens that
-    it can draft.
-  """
-  spec, (batch, length) = assembly.Spec(config, target), tokens.shape
-  count, places = len(anchors), np.asarray(anchors)
-  state = _read(spec, params, target_params, _init(spec, batch, length),
-                features, tokens, jnp.full(batch, length, jnp.int32))
-  # Each root sees what is before it.
-  state = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), state)
-  state = state.replace(length=jnp.tile(jnp.asarray(places, jnp.int32), batch))
-  roots = tokens[:, places].reshape(-1)
-  found = _start(spec, params, target_params, state, roots, 0).logits
-  found = found.reshape(batch, count, *found.shape[1:])
-  if config.markov_rank:
-    before = np.minimum(places[:, None] + np.arange(config.depth), length - 1)
-    found += _bias(config, params, tokens[:, before],
-                   np.arange(config.depth)[:, None])
-  return found
 
 
 def _bias(config, params, before, level):
@@ -186,29 +145,24 @@ def _start(spec, params, target_params, state, root, nodes):
                   jnp.broadcast_to(sees, (batch, *sees.shape)))
   x = _Network(config).apply({"params": params["network"]}, x, state,
                              cache_lib.init_block(state, len(order)), seen)
-  return _Draft(target_ends.logits(
+  return target_ends.logits(
       spec.target, target_params, x if config.from_root else x[:, 1:],
-      params.get("output")))
+      params.get("output"))
 
 
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   del target_params, state
-  found = jax.lax.dynamic_index_in_dim(draft.logits, level, 1)
-  if spec.config.markov_rank:
-    found += _bias(spec.config, params, nodes.of(tree.tokens, 1), level)
-  found = target_ends.spread(spec.target, found, params.get("tokens"))
-  return jnp.broadcast_to(found, (len(found), nodes.width,
-                                  found.shape[-1])), draft
+  bias = _bias(spec.config, params, nodes.of(tree.tokens, 1), level) if (
+      spec.config.markov_rank) else None
+  return assembly.at_position(spec, params, draft, level, nodes, bias), draft
 
 
 def _projected(config, params, x, cache, slots):
-  """The block of keys and values that the layers make of `[B, T, F]`."""
+  """Returns the block of keys and values of the layers, of `[B, T, F]`."""
   batch, width = slots.shape
-  # Each sees itself alone: only keys and values are asked for.
-  mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
-  seen = views.of(config, cache, cache.length[:, None] + slots, mask)
+  seen = prefix_layers.alone(config, cache, cache.length[:, None] + slots)
   empty = cache_lib.init_block(cache, width)
-  nothing = prefix_layers.empty_cache(config, batch, 0)
+  nothing = prefix_layers.empty_cache(config, batch)
   found = [
       layers.Attention(config, parent=None).apply(
           {"params": params["network"]["layers"][f"layer_{i}"]["attention"]},
@@ -219,19 +173,16 @@ def _projected(config, params, x, cache, slots):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters.
+  """Returns random parameters: `network`, and tables by token.
 
-  Returns:
-    A dict of `network`, and of `markov_in [V, r]` and `markov_out [N, r]` for a
-    bias by the token before; N are the tokens that it can draft. If these are
-    not all, `tokens [N]` int32 are the first ones, and their `output [N, F]` is
-    random, see `target_ends.output_rows`.
+  These are `markov_in [V, r]` and `markov_out [N, r]` for a bias by the token
+  before, and, if the N tokens that it can draft are not all, `tokens [N]`
+  int32, the first ones, and their rows `output [N, F]` of the target's.
   """
   cfg = config.layers
   x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
-  cache, seen = prefix_layers.abstract_inputs(cfg)
   params = {"network": _Network(config).lazy_init(
-      key, x, cache, Block(cache.keys, cache.values), seen)["params"]}
+      key, x, *prefix_layers.abstract_inputs(cfg))["params"]}
   drafted = config.draft_vocab or target.vocab_size
   matrix = quantization.initializer(layers.INIT, cfg.weights)
   if config.markov_rank:
@@ -272,8 +223,7 @@ def _config(folder):
       markov_root=more.get("markov_root", True)), kept
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   names = {"network/fc/kernel": "fc.weight",
            "network/hidden_norm/scale": "hidden_norm.weight",
            "network/norm/scale": "norm.weight",
@@ -299,12 +249,24 @@ def _fields(config, kept, dtype):
 
 
 def _predict(config, target, params, target_params, features, tokens, depth):
+  """Drafts blocks after roots; the token before is the right one."""
   tokens = tokens[:, :-1]
-  anchors = tuple(range(training.STRIDE, tokens.shape[1], training.STRIDE))
-  found = predicted(config, target, params, target_params, features, tokens,
-                    anchors)
-  return found.swapaxes(1, 2), np.asarray(anchors)[None] + np.arange(
-      depth)[:, None]
+  roots, positions = training.roots(tokens.shape[1], training.STRIDE, depth)
+  spec, (batch, length) = assembly.Spec(config, target), tokens.shape
+  count, places = len(roots), np.asarray(roots)
+  state = _read(spec, params, target_params, _init(spec, batch, length),
+                features, tokens, jnp.full(batch, length, jnp.int32))
+  # Each root sees what is before it.
+  state = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), state)
+  state = state.replace(length=jnp.tile(jnp.asarray(places, jnp.int32), batch))
+  found = _start(spec, params, target_params, state,
+                 tokens[:, places].reshape(-1), 0)
+  found = found.reshape(batch, count, *found.shape[1:])
+  if config.markov_rank:
+    before = np.minimum(places[:, None] + np.arange(config.depth), length - 1)
+    found += _bias(config, params, tokens[:, before],
+                   np.arange(config.depth)[:, None])
+  return found.swapaxes(1, 2), positions
 
 
 def _kind(markov_rank):

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, Block, Cache, Head, NONE
 from models.heads.parts import assembly
@@ -63,12 +62,9 @@ class Config:
 
 @flax.struct.dataclass
 class _State:
-  """What has been read.
+  """Keys and values of hidden states, then of trigrams; the last of each.
 
-  Attributes:
-    cache: keys and values of the hidden state, and of the trigram, of a pair.
-    feature: `[B, F]`, the hidden state before the root.
-    recent: `[B, 3]` int32, the tokens of the last pairs; `NONE` for none.
+  These are `feature [B, F]`, and `recent [B, 3]` int32 tokens, `NONE` for none.
   """
   cache: Cache
   feature: Array
@@ -77,12 +73,9 @@ class _State:
 
 @flax.struct.dataclass
 class _Draft:
-  """A draft on its way.
+  """Keys and values of the text; a block of the inner nodes, and their grams.
 
-  Attributes:
-    context: keys and values of the text, hidden states before trigrams.
-    block: of the inner nodes, 2I slots: trigrams before outputs.
-    grams: `[B, I, 3]` int32, tokens up to each inner node.
+  The block has 2I slots, trigrams before outputs; `grams [B, I, 3]` are int32.
   """
   context: tuple[Array, Array]
   block: Block
@@ -126,25 +119,20 @@ class _Chimera(nn.Module):
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns a Chimera head on a target that keeps its last layer's output."""
-  target_ends.check(target)
   prefix_layers.check(config.layer, target)
   return assembly.head(
-      assembly.Spec(config, target), (_init, _read, _start, _logits),
-      lambda key: init(key, config, target), lambda depth: depth,
-      depth=config.heads, max_length=config.layer.max_length)
+      assembly.Spec(config, target), (_init, _read, _start, _logits), init,
+      lambda depth: depth, depth=config.heads,
+      max_length=config.layer.max_length)
 
 
-def rounds(config: Config, target, params, target_params, features, tokens,
-           depth: int):
-  """Returns what the head predicts on its own outputs, for training.
+def _rounds(config: Config, target, params, target_params, features, tokens,
+            depth: int):
+  """Returns what the head predicts on its own outputs; see `of_pairs`.
 
-  As in `eagle.unrolled`, pair t of round r stands for the node r levels below
-  the root that pair t - r ends in.
-
-  Returns:
-    `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
-    F]`, outputs that stand for the target's normed hidden states; those of pair
-    t in round r are meant only for t >= r.
+  As in `own_features.rounds`, pair t of round r stands for the node r levels
+  below the root that pair t - r ends in. Its outputs stand for the target's
+  hidden states.
   """
   spec, (batch, length) = assembly.Spec(config, target), tokens.shape
   order = np.arange(length)
@@ -153,7 +141,7 @@ def rounds(config: Config, target, params, target_params, features, tokens,
   hidden = target_ends.norm(target, target_params, features[0])
   x = _encode(spec, params, target_params, _grams(
       jnp.full((batch, _GRAM), NONE, jnp.int32), tokens))
-  nothing = prefix_layers.empty_cache(config.layer, batch, 0)
+  nothing = prefix_layers.empty_cache(config.layer, batch)
   # Slots: hidden states, trigrams, the outputs of each round but the last.
   block = cache_lib.init_block(nothing, (depth + 1) * length)
   block = _write(block, _keys(spec, params, hidden, places), 0)
@@ -206,7 +194,7 @@ def _start(spec, params, target_params, state, root, nodes):
   cache, batch = state.cache, len(root)
   grams = jnp.zeros((batch, nodes, _GRAM), jnp.int32)
   last = _whole(jnp.concatenate([state.recent[:, :2], root[:, None]], axis=1))
-  empty = prefix_layers.empty_cache(spec.config.layer, batch, 0)
+  empty = prefix_layers.empty_cache(spec.config.layer, batch)
   context = (jnp.concatenate(cache.keys, axis=cache_lib.KEY_SLOTS),
              jnp.concatenate(cache.values, axis=cache_lib.VALUE_SLOTS))
   return _Draft(context, cache_lib.init_block(empty, 2 * nodes),
@@ -234,21 +222,15 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
                         nodes.start, view)
   block = _write(block, _keys(spec, params, out, places), size + nodes.start)
   before = jnp.broadcast_to(state.feature[:, None], out.shape)
-  # Levels of one shape share a program.
-  return jax.lax.switch(level, [
-      lambda *pair, i=i: _output(spec, params, *pair, i)
-      for i in range(spec.config.heads)], before, out), (
-          draft.replace(block=block))
+  output = lambda i, *pair: _output(spec, params, *pair, i)
+  return assembly.by_level(level, spec.config.heads, output, before, out), (
+      draft.replace(block=block))
 
 
 def _with_tokens(draft, tree, nodes):
-  """Returns the draft with the trigrams of the nodes of a level."""
-  above = buffers.take_along(
-      draft.grams, nodes.of(tree.parents, 1)[:, :, None], axis=1)
-  grams = jnp.concatenate([above[:, :, 1:],
-                           nodes.of(tree.tokens, 1)[:, :, None]], axis=-1)
-  return draft.replace(grams=jax.lax.dynamic_update_slice_in_dim(
-      draft.grams, grams, nodes.start, 1))
+  above = assembly.above(draft.grams, tree, nodes)
+  return draft.replace(grams=assembly.put(draft.grams, jnp.concatenate(
+      [above[:, :, 1:], nodes.of(tree.tokens, 1)[:, :, None]], axis=-1), nodes))
 
 
 def _grams(recent, tokens):
@@ -271,7 +253,6 @@ def _encode(spec, params, target_params, grams):
 
 
 def _forward(spec, params, x, context, block, slot, view):
-  """Goes through the layer: outputs `[B, T, F]`, and the block."""
   out, (keys, values) = _apply(
       spec, params, "forward", x,
       (*context, block.keys[0], block.values[0]), slot, view)
@@ -281,10 +262,8 @@ def _forward(spec, params, x, context, block, slot, view):
 def _keys(spec, params, x, places):
   """Returns keys `[B, H, C, T]` and values `[B, H, T, C]` of `[B, T, F]`."""
   layer, (batch, width) = spec.config.layer, places.shape
-  nothing = prefix_layers.empty_cache(layer, batch, 0)
-  # Each sees itself alone: only keys and values are asked for.
-  mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
-  view, = views.of(layer, nothing, places, mask)
+  nothing = prefix_layers.empty_cache(layer, batch)
+  view, = prefix_layers.alone(layer, nothing, places)
   _, block = _forward(spec, params, x, (nothing.keys[0], nothing.values[0]),
                       cache_lib.init_block(nothing, width), 0, view)
   return block.keys[0], block.values[0]
@@ -303,14 +282,14 @@ def _output(spec, params, before, out, level):
 
 
 def _apply(spec, params, method, *args):
-  return _Chimera(*spec).apply({"params": params}, *args, method=method)
+  return _Chimera(*spec[:2]).apply({"params": params}, *args, method=method)
 
 
 def init(key, config: Config, target):
   """Returns random parameters."""
   layer = config.layer
   dtype = jnp.dtype(layer.dtype)
-  cache, (view,) = prefix_layers.abstract_inputs(layer)
+  cache, _, (view,) = prefix_layers.abstract_inputs(layer)
   kv = (cache.keys[0], cache.values[0]) * 2
   return _Chimera(config, target).lazy_init(
       key, jax.ShapeDtypeStruct((1, 1, _GRAM * layer.dim), dtype), kv,
@@ -322,8 +301,7 @@ def _config(folder):
       "chimera_num_heads"]), formats.last(folder.target)
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   trigram, layer, outputs = _PARTS
   return {**formats.linear("gram", f"{trigram}.0.linear"),
           **formats.linear("gram_out", f"{trigram}.1"),
@@ -341,5 +319,5 @@ FORMAT = formats.Format(
     unused=("fast_layer1.0.self_attn.rotary_emb.inv_freq",))
 KINDS = {"chimera": training.Kind(
     lambda target, depth: Config(formats.layer_of(target), depth),
-    training.of_pairs(rounds), feature_weight=1,
+    training.of_pairs(_rounds), feature_weight=1,
     begin=training.from_output_layer)}

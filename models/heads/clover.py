@@ -139,12 +139,12 @@ def _embed(spec, params, target_params, tokens):
       spec.config.layers.dtype)
 
 
-_CELL = cells.Cell(_node, _read, _embed, lambda spec: spec.config.layers)
-
-
 def _apply(spec, params, method, *args):
   return _Clover(spec.config).apply({"params": params["recurrence"]}, *args,
                                     method=method)
+
+
+_CELL = cells.Cell(_node, _read, _embed, lambda spec: spec.config.layers)
 
 
 def _cosine(x, y, eps):
@@ -160,12 +160,7 @@ def _linear(config):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters.
-
-  Returns:
-    A dict of `recurrence`, `augment`, and `embedding` where the head has its
-    own.
-  """
+  """Returns random parameters: `recurrence`, `augment`, own `embedding`."""
   cfg = config.layers
   keys = jax.random.split(key, 3)
   x = jax.ShapeDtypeStruct((1, cfg.dim), jnp.dtype(cfg.dtype))
@@ -188,8 +183,7 @@ def _config(folder):
       folder, "clover_embed_tokens.weight")), formats.last(folder.target)
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   names = {"embedding": "clover_embed_tokens.weight",
            "augment/norm/scale": "clover_norm.weight",
            "recurrence/head_norm/scale": "clover_head_norm.weight",
@@ -205,8 +199,7 @@ def _names(config, tensors):
   return names
 
 
-def _fields(config, kept, dtype):
-  del kept
+def _fields(config, _, dtype):
   layers_ = config.layers
   return formats.layer_fields(layers_, dtype) | {
       "architectures": ["LlamaForCausalLM"], "model_type": "llama", "clover": {

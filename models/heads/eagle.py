@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from decoding_jax.types import Block, Head
 from models.heads.parts import formats
 from models.heads.parts import own_features
-from models.heads.parts import target_ends
 from models.heads.parts import training
 from models.transformer import layers
 from models.transformer import linear_ops
@@ -122,19 +121,10 @@ class Network(nn.Module):
           jnp.dtype(layer.dtype))
 
   def __call__(self, embeddings, hidden, features, cache, block, slot, view):
-    """Goes through the layer.
+    """Returns `[B, T, width]` of the layer, and its block.
 
-    Args:
-      embeddings: `[B, T, F]`, of the tokens.
-      hidden: `[B, T, width]`, made by the head; or None.
-      features: of the target, a tuple, in their place.
-      cache: of what has been read.
-      block: of the layer.
-      slot: where the first fresh token goes.
-      view: an `AttentionView`.
-
-    Returns:
-      `[B, T, width]` and the block.
+    It reads `embeddings [B, T, F]` of tokens, and `hidden [B, T, width]` that
+    it made itself or, if that is None, the target's `features`.
     """
     if hidden is None:
       features = [x.astype(embeddings.dtype) for x in features]
@@ -198,13 +188,7 @@ class _Sampled(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns an EAGLE head.
-
-  Args:
-    config, target: see `models.heads`; for EAGLE-3 the target keeps the outputs
-      of the layers that `taps` names.
-  """
-  target_ends.check(target)
+  """Returns an EAGLE head; EAGLE-3 reads the layers that `taps` names."""
   if config.layer.dim != target.dim and (
       config.version == 1 or config.shared_output):
     raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
@@ -213,23 +197,11 @@ def head(config: Config, target) -> Head:
                                  config.num_features or config.version)
 
 
-def unrolled(config: Config, *arguments):
-  """Returns what the head predicts, for training: `own_features.unrolled`."""
-  return own_features.unrolled(Network, config, *arguments)
-
-
-def rounds(config: Config, *arguments):
-  """Does the same, with its features: `own_features.rounds`."""
-  return own_features.rounds(Network, config, *arguments)
-
-
 def init(key, config: Config, target):
-  """Returns random parameters.
+  """Returns random parameters: `layer`, and tables by token.
 
-  Returns:
-    A dict of `layer`, and `embedding` and `tokens` where the head has its own;
-    `tokens [draft_vocab]` int32 are the first ones. A shared `output
-    [draft_vocab, F]` is random as well, see `target_ends.output_rows`.
+  These are `embedding` and `tokens [draft_vocab]` int32, the first ones, where
+  the head has its own, and a shared `output [draft_vocab, F]`.
   """
   return own_features.init(Network, key, config, target,
                            config.num_features or config.version)
@@ -239,7 +211,10 @@ def _config(folder):
   tensors = folder.tensors
   for prefix in (_MIDDLE, "layers.0"):
     if f"{prefix}.hidden_norm.weight" in tensors:
-      return _config3(folder, prefix)
+      found, kept = published(folder)
+      layer = folder.layers(folder.fields.get(formats.LAYER, folder.fields),
+                            prefix)
+      return Config(layer, **found), kept
   if not _holds(tensors):
     raise ValueError(f"'{folder.path}' holds no head of a kind that is known: "
                      "tensors of EAGLE or FSPAD are missing.")
@@ -254,24 +229,8 @@ def _config(folder):
   ), formats.last(folder.target)
 
 
-def _config3(folder, prefix):
-  found, kept = published(folder)
-  return Config(folder.layers(folder.fields.get(formats.LAYER, folder.fields),
-                              prefix), **found), kept
-
-
 def published(folder):
-  """Reads what the configs of EAGLE-3 and of P-EAGLE have in common.
-
-  Args:
-    folder: a `formats.Folder`.
-
-  Returns:
-    Dict of fields of `Config`, and the layers of the target that it reads.
-
-  Raises:
-    ValueError: naming a field or tensor that does not fit or is not supported.
-  """
+  """Returns fields of `Config` that P-EAGLE has too, and the layers read."""
   fields, tensors = folder.fields, folder.tensors
   formats.check_only(folder, fields, _ONLY)
   kept = formats.kept(folder, fields.get("eagle_config", {})) or (
@@ -320,14 +279,18 @@ def _holds(tensors):
       "layers.0.hidden_norm.weight"))
 
 
-def _kind(version, predict=training.of_pairs(unrolled), **more):
+def _kind(version, feature_weight=0, **more):
+  def unrolled(*arguments):
+    found = own_features.rounds(Network, *arguments)
+    return found if feature_weight else found[0]
+
   limited = lambda config, count: dataclasses.replace(
       config, draft_vocab=count, shared_output=True)
-  weight = more.pop("feature_weight", 0)
   return training.Kind(
       lambda target, depth: Config(dataclasses.replace(
           formats.layer_of(target), tie_embeddings=False), version, **more),
-      predict, formats.last if version == 1 else taps, weight,
+      training.of_pairs(unrolled), formats.last if version == 1 else taps,
+      feature_weight,
       None if version == 1 else limited,
       None if version == 1 else training.from_output_layer)
 
@@ -342,6 +305,5 @@ FORMAT = formats.Format(
     _config, _names, _fields, architectures=_EAGLE3, holds=_holds,
     known={"norm_before_residual": formats.FLAG, "eagle_config": {}})
 KINDS = {"eagle": _kind(1), "eagle3": _kind(3),
-         "fspad": _kind(1, training.of_pairs(rounds), bias=True,
-                        sampled_features=True, decoupled=True,
-                        feature_weight=10)}
+         "fspad": _kind(1, 10, bias=True, sampled_features=True,
+                        decoupled=True)}

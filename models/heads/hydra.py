@@ -14,12 +14,10 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.kernels import buffers
-from decoding_jax.types import Array, Cache, Head
+from decoding_jax.types import Head
 from models.heads.parts import assembly
 from models.heads.parts import formats
 from models.heads.parts import prefix_layers
@@ -52,18 +50,6 @@ class Config:
   weights: str = quantization.DTYPE
 
 
-@flax.struct.dataclass
-class _State:
-  """What has been read.
-
-  Attributes:
-    caches: of the prefix layer; of none without it.
-    feature: `[B, F]`, the hidden state before the root.
-  """
-  caches: tuple[Cache, ...]
-  feature: Array
-
-
 class _Heads(nn.Module):
   """All heads, or one of them."""
   config: Config
@@ -71,11 +57,9 @@ class _Heads(nn.Module):
 
   @nn.compact
   def __call__(self, x, only=None):
-    """Returns logits `[..., V]` of each head, or of one alone.
+    """Returns logits `[..., V]` of each head, or of number `only` alone.
 
-    Args:
-      x: `[..., (1 + H) F]`, a hidden state and the embeddings of H tokens.
-      only: number of a head; None for all.
+    `x [..., (1 + H) F]` is a hidden state and the embeddings of H tokens.
     """
     cfg, dim = self.config, self.target.dim
     linear = functools.partial(layers.Linear, dim, True,
@@ -105,29 +89,19 @@ class _Heads(nn.Module):
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns Hydra heads on a target that keeps its last layer's output."""
-  target_ends.check(target)
   if config.prefix:
     prefix_layers.check(config.prefix, target)
   return assembly.head(
-      assembly.Spec(config, target), (_init, _read, _start, _logits),
-      lambda key: init(key, config, target), lambda depth: 1,
+      assembly.Spec(config, target), (_init, _read, _start, _logits), init,
       depth=config.heads,
       max_length=config.prefix.max_length if config.prefix else 0)
 
 
-def unrolled(config: Config, target, params, target_params, features, tokens,
-             depth: int):
-  """Returns what the heads predict after the right tokens, for training.
-
-  Returns:
-    `[B, depth, T, V]` logits of the token after `tokens`; those of pair t of
-    head i are meant only for t >= i.
-  """
-  x = target_ends.norm(target, target_params, features[0])
-  if config.prefix:
-    x, _ = prefix_layers.forward(
-        config.prefix, params["prefix"], x,
-        prefix_layers.empty_cache(config.prefix, len(x), 0))
+def _unrolled(config: Config, target, params, target_params, features, tokens,
+              depth: int):
+  x = prefix_layers.forward(
+      config.prefix, params.get("prefix"),
+      target_ends.norm(target, target_params, features[0]))
   embeddings = target_ends.embed(target, target_params, tokens)
   found = []
   for i in range(depth):
@@ -138,20 +112,15 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
 
 
 def _init(spec, batch, slots):
-  config, target = spec
-  caches = (prefix_layers.empty_cache(config.prefix, batch, slots),) if (
-      config.prefix) else ()
-  return _State(caches, jnp.zeros((batch, target.dim), target.dtype))
+  return prefix_layers.init_state(spec.config.prefix, batch, slots,
+                                  (spec.target.dim, spec.target.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
   del tokens
-  x, caches = target_ends.norm(spec.target, target_params, features[0]), ()
-  if state.caches:
-    x, cache = prefix_layers.read(spec.config.prefix, params["prefix"], x,
-                                  state.caches[0], count)
-    caches = (cache,)
-  return _State(caches, prefix_layers.newest(x, count, state.feature))
+  x = target_ends.norm(spec.target, target_params, features[0])
+  return prefix_layers.read(spec.config.prefix, params.get("prefix"), x, state,
+                            count)
 
 
 def _start(spec, params, target_params, state, root, nodes):
@@ -162,22 +131,20 @@ def _start(spec, params, target_params, state, root, nodes):
 
 
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
-  config, target = spec
+  config, target, _ = spec
   if not nodes.is_root:
-    above = buffers.take_along(
-        draft, nodes.of(tree.parents, 1)[:, :, None], axis=1)
     paths = jnp.where(jnp.arange(config.heads)[None, None] == level,
-                      nodes.of(tree.tokens, 1)[:, :, None], above)
-    draft = jax.lax.dynamic_update_slice_in_dim(draft, paths, nodes.start, 1)
+                      nodes.of(tree.tokens, 1)[:, :, None],
+                      assembly.above(draft, tree, nodes))
+    draft = assembly.put(draft, paths, nodes)
   paths = nodes.of(draft, 1)
   embeddings = target_ends.embed(target, target_params, paths)
-  feature = jnp.broadcast_to(state.feature[:, None],
+  feature = jnp.broadcast_to(state.hidden[:, None],
                              (*paths.shape[:2], target.dim))
   x = jnp.concatenate([feature, embeddings.reshape(*paths.shape[:2], -1)], -1)
-  # Levels of one shape share a program.
-  return jax.lax.switch(level, [
-      lambda x, i=i: _heads(config, target, params, x, i)[0]
-      for i in range(config.heads)], x), draft
+  return assembly.by_level(
+      level, config.heads, lambda i, x: _heads(config, target, params, x, i)[0],
+      x), draft
 
 
 def _heads(config, target, params, x, only):
@@ -215,8 +182,7 @@ def _config(folder):
                 prefix), formats.last(folder.target)
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   names = {}
   for i in range(config.heads):
     # There are layers of dropout in heads with a prefix layer.
@@ -233,8 +199,7 @@ def _names(config, tensors):
       formats.layer_names("prefix/layers/layer_0", f"{_PREFIX}.layers.0"))
 
 
-def _fields(config, kept, dtype):
-  del kept, dtype
+def _fields(config, *_):
   return {"hydra_num_heads": config.heads, "hydra_num_layers": config.blocks,
           "hydra_head_arch": "prefix-mlp" if config.prefix else "mlp",
           "grounded_heads": True, "hidden_state_offset": 0}
@@ -253,7 +218,7 @@ def _kind(prefix):
   return training.Kind(
       lambda target, depth: Config(depth, prefix=formats.layer_of(
           target) if prefix else None),
-      training.of_pairs(unrolled), begin=training.from_output_layer)
+      training.of_pairs(_unrolled), begin=training.from_output_layer)
 
 
 KINDS = {"hydra": _kind(False), "hydra++": _kind(True)}

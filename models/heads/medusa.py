@@ -11,13 +11,13 @@ import re
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.types import Array, Head
+from decoding_jax.types import Head
 from models.folders import json_files
+from models.heads.parts import assembly
 from models.heads.parts import formats
 from models.heads.parts import prefix_layers
 from models.heads.parts import target_ends
@@ -39,12 +39,6 @@ class Config:
   heads: int = 4
   blocks: int = 1
   weights: str = quantization.DTYPE
-
-
-@flax.struct.dataclass
-class _State:
-  """Attributes: `feature [B, F]`, the hidden state before the root."""
-  feature: Array
 
 
 class _Heads(nn.Module):
@@ -71,44 +65,26 @@ class _Heads(nn.Module):
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns Medusa heads on a target that keeps its last layer's output."""
-  target_ends.check(target)
-  module = _Heads(config, target)
-
-  def init_state(batch, slots):
-    del slots
-    return _State(jnp.zeros((batch, target.dim), target.dtype))
-
-  def read(params, target_params, state, features, tokens, count):
-    del params, tokens
-    x = target_ends.norm(target, target_params, features[0])
-    return _State(prefix_layers.newest(x, count, state.feature))
-
-  def start(params, target_params, state, root, nodes):
-    del target_params, root, nodes
-    return module.apply({"params": params}, state.feature)
-
-  def logits(params, target_params, state, draft, tree, level, nodes):
-    del params, target_params, state, tree
-    here = jax.lax.dynamic_index_in_dim(draft, level, 1)
-    return jnp.broadcast_to(here, (len(draft), nodes.width,
-                                   draft.shape[-1])), draft
-
-  return Head(init_state, read, start, logits, target.vocab_size,
-              (target.dim,), lambda depth: 1, depth=config.heads,
-              abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target), jax.random.key(0)))
+  return assembly.head(
+      assembly.Spec(config, target),
+      (_init, _read, _start, assembly.without_state), init, depth=config.heads)
 
 
-def predicted(config: Config, target, params, target_params, features):
-  """Returns what each head predicts at each token, for training.
+def _init(spec, batch, slots):
+  return prefix_layers.init_state(None, batch, slots,
+                                  (spec.target.dim, spec.target.dtype))
 
-  Returns:
-    `[B, H, T, V]` logits; head i predicts the token i + 2 places after.
-  """
-  x = target_ends.norm(target, target_params, features[0])
-  found = _Heads(config, target).apply({"params": params},
-                                       x.reshape(-1, x.shape[-1]))
-  return found.reshape(*x.shape[:2], *found.shape[1:]).swapaxes(1, 2)
+
+def _read(spec, params, target_params, state, features, tokens, count):
+  del params, tokens
+  x = target_ends.norm(spec.target, target_params, features[0])
+  return prefix_layers.read(None, None, x, state, count)
+
+
+def _start(spec, params, target_params, state, root, nodes):
+  """Returns logits `[B, H, V]`."""
+  del target_params, root, nodes
+  return _Heads(*spec[:2]).apply({"params": params}, state.hidden)
 
 
 def init(key, config: Config, target):
@@ -129,8 +105,7 @@ def _config(folder):
   return Config(last_head + 1, blocks), formats.last(folder.target)
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   names = {f"head_{i}_out": f"{i}.{config.blocks}.weight"
            for i in range(config.heads)}
   for i in range(config.heads):
@@ -139,16 +114,17 @@ def _names(config, tensors):
   return names
 
 
-def _fields(config, kept, dtype):
-  del kept, dtype
+def _fields(config, *_):
   return {"medusa_num_heads": config.heads, "medusa_num_layers": config.blocks}
 
 
 def _predict(config, target, params, target_params, features, tokens, depth):
-  del tokens
-  found = predicted(config, target, params, target_params, features)
-  return found, (np.arange(found.shape[2])[None] + 1 +
-                 np.arange(depth)[:, None])
+  """Head i predicts the token i + 2 places after."""
+  x = target_ends.norm(target, target_params, features[0])
+  found = _Heads(config, target).apply({"params": params},
+                                       x.reshape(-1, x.shape[-1]))
+  found = found.reshape(*x.shape[:2], *found.shape[1:]).swapaxes(1, 2)
+  return found, np.arange(found.shape[2])[None] + 1 + np.arange(depth)[:, None]
 
 
 FORMAT = formats.Format(

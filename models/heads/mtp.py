@@ -21,7 +21,6 @@ from models import transformer
 from models.heads.parts import formats
 from models.heads.parts import mtp_tensors
 from models.heads.parts import own_features
-from models.heads.parts import target_ends
 from models.heads.parts import training
 from models.transformer import layers
 
@@ -53,11 +52,7 @@ class Config:
 
 
 def layer_of(target):
-  """Returns the architecture of a layer like those of a target.
-
-  Args:
-    target: a `transformer.Config`.
-  """
+  """Returns the architecture of a layer like those of a target."""
   return dataclasses.replace(formats.layer_of(target), weights="dtype")
 
 
@@ -88,16 +83,10 @@ class Module(nn.Module):
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns a module as a head."""
-  target_ends.check(target)
   if config.layer.dim != target.dim:
     raise ValueError(f"mtp layer.dim={config.layer.dim}: that of the target, "
                      f"{target.dim}, is needed.")
   return own_features.of_network(Module, config, target, 1)
-
-
-def unrolled(*arguments):
-  """Returns what a module predicts, for training: `own_features.unrolled`."""
-  return own_features.unrolled(Module, *arguments)
 
 
 def init(key, config: Config, target):
@@ -126,8 +115,7 @@ def _config(folder):
   return Config(layer, found.is_mimo), formats.last(target)
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   layer = formats.layer_names("layer/layer", mtp_tensors.LAYER)
   if _layer(config):
     own = transformer.abstract_params(_layer(config)[0])["layers"]["layer_0"]
@@ -145,8 +133,7 @@ def _layer(config):
   return (layer, mtp_tensors.LAYER) if layer.latent_dim else None
 
 
-def _fields(config, kept, dtype):
-  del kept
+def _fields(config, _, dtype):
   return formats.layer_fields(config.layer, dtype) | {
       "architectures": [_ARCHITECTURES[0]], "mtp_num_hidden_layers": 1}
 
@@ -158,4 +145,5 @@ FORMAT = formats.Format(
     holds=lambda tensors: mtp_tensors.find(tensors) is not None,
     select=lambda tensors: mtp_tensors.find(tensors).tensors, layer=_layer)
 KINDS = {"mtp": training.Kind(lambda target, depth: Config(layer_of(target)),
-                              training.of_pairs(unrolled))}
+                              training.of_pairs(lambda *arguments: (
+                                  own_features.rounds(Module, *arguments)[0])))}

@@ -15,19 +15,17 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.types import Array, Block, Cache, Head
+from decoding_jax.types import Block, Head
 from models.heads import eagle
 from models.heads.parts import assembly
 from models.heads.parts import formats
 from models.heads.parts import own_features
 from models.heads.parts import prefix_layers
-from models.heads.parts import target_ends
 from models.heads.parts import training
 from models.transformer import decoder
 from models.transformer import layers as layers_lib
@@ -77,19 +75,6 @@ class Config:
         num_features=self.num_features)
 
 
-@flax.struct.dataclass
-class _State:
-  """Attributes: `cache` of pairs; `hidden [B, F]` of the last one."""
-  cache: Cache
-  hidden: Array
-
-
-@flax.struct.dataclass
-class _Draft:
-  """Attributes: `logits [B, L, N]` of the positions of a block."""
-  logits: Array
-
-
 class _Network(nn.Module):
   """The layer of EAGLE-3, and others after it."""
   config: Config
@@ -108,99 +93,53 @@ class _Network(nn.Module):
     return x, Block(begun.keys + ended.keys, begun.values + ended.values)
 
   def logits(self, x, shared):
-    """Returns `[..., N]`, of the tokens that it can draft."""
     return self.first.logits(x, shared)
 
 
 def _of(kept, chosen):
-  """Returns the keys and values of some layers."""
   return kept.replace(keys=kept.keys[chosen], values=kept.values[chosen])
 
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns the head; the target keeps the outputs of the layers it reads."""
-  target_ends.check(target)
   if config.mask_token >= target.vocab_size and not config.own_embedding:
     raise ValueError(f"parallel_eagle mask_token={config.mask_token}: the "
                      f"target has the tokens 0 to {target.vocab_size - 1}.")
   return assembly.head(
-      assembly.Spec(config, target), (_init, _read, _start, _logits),
-      lambda key: init(key, config, target), lambda depth: 1,
+      assembly.Spec(config, target),
+      (_init, _read, _start, assembly.without_state), init,
       num_features=config.num_features, depth=config.depth,
       max_length=config.layers.max_length)
 
 
-def predicted(config: Config, target, params, target_params, features, tokens,
-              anchors: tuple[int, ...]):
-  """Returns what the head predicts after several pairs, for training.
-
-  Args:
-    config, target, params, target_params: see `models.heads`.
-    features: tuple of `[B, T, F]`.
-    tokens: `[B, T]` int32, the token after each.
-    anchors: A pairs, after each of which a block is drafted.
-
-  Returns:
-    `[B, L, A, N]` logits of the L tokens after `tokens` at the anchors.
-  """
-  spec, (batch, length) = assembly.Spec(config, target), tokens.shape
-  count, places = config.depth - 1, np.asarray(anchors)
-  masks = count * len(places)
-  positions, mask = training.with_chains(length, places, count)
-  nothing = prefix_layers.empty_cache(config.layers, batch, 0)
-  hidden, _ = _forward(
-      spec, params, target_params, nothing,
-      jnp.pad(tokens, ((0, 0), (0, masks)), constant_values=config.mask_token),
-      tuple(jnp.concatenate([x, made], axis=1) for x, made in zip(
-          features, _masked(config, params, batch, masks))),
-      jnp.broadcast_to(positions, (batch, len(positions))), mask)
-  later = hidden[:, length:].reshape(batch, len(places), count, -1)
-  return _network(spec, params, jnp.concatenate(
-      [hidden[:, None, places], later.swapaxes(1, 2)], axis=1),
-                  params.get("output"), method="logits")
-
-
 def _init(spec, batch, slots):
   layers = spec.config.layers
-  return _State(prefix_layers.empty_cache(layers, batch, slots),
-                jnp.zeros((batch, layers.dim), layers.dtype))
+  return prefix_layers.init_state(layers, batch, slots,
+                                  (layers.dim, layers.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
-  order = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-  hidden, block = _forward(
-      spec, params, target_params, state.cache, tokens, features,
-      state.cache.length[:, None] + order[None], order[:, None] >= order[None])
-  slots = cache_lib.await_block(jnp.broadcast_to(order, tokens.shape), block)
-  return _State(cache_lib.commit(state.cache, block, slots, count),
-                prefix_layers.newest(hidden, count, state.hidden))
+  (cache,), (mask, order) = state.caches, prefix_layers.causal(*tokens.shape)
+  hidden, block = _forward(spec, params, target_params, cache, tokens, features,
+                           cache.length[:, None] + order, mask)
+  return prefix_layers.committed(state, hidden, block, count)
 
 
 def _start(spec, params, target_params, state, root, nodes):
+  """Returns logits `[B, L, N]` of the positions of a block."""
   del nodes
-  config, batch = spec.config, len(root)
-  order = jnp.arange(config.depth - 1, dtype=jnp.int32)
-  hidden = state.hidden[:, None]
-  if len(order):
+  config, batch, (cache,) = spec.config, len(root), state.caches
+  hidden, count = state.hidden[:, None], config.depth - 1
+  if count:
+    mask, order = prefix_layers.causal(batch, count)
     later, _ = _forward(
-        spec, params, target_params, state.cache,
-        jnp.full((batch, len(order)), config.mask_token, jnp.int32),
-        _masked(config, params, batch, len(order)),
-        state.cache.length[:, None] + order[None],
-        order[:, None] >= order[None])
+        spec, params, target_params, cache,
+        jnp.full((batch, count), config.mask_token, jnp.int32),
+        _masked(config, params, batch, count), cache.length[:, None] + order,
+        mask)
     hidden = jnp.concatenate([hidden, later], axis=1)
-  return _Draft(_network(spec, params, hidden, params.get("output"),
-                         method="logits"))
-
-
-def _logits(spec, params, target_params, state, draft, tree, level, nodes):
-  del target_params, state, tree
-  found = target_ends.spread(
-      spec.target, jax.lax.dynamic_index_in_dim(draft.logits, level, 1),
-      params.get("tokens"))
-  return jnp.broadcast_to(found, (len(found), nodes.width,
-                                  found.shape[-1])), draft
+  return _network(spec, params, hidden, params.get("output"), method="logits")
 
 
 def _masked(config, params, batch, count):
@@ -213,42 +152,34 @@ def _masked(config, params, batch, count):
 
 def _forward(spec, params, target_params, cache, tokens, features, positions,
              mask):
-  """Goes through the layers; `mask [T, T]` is that of all rows."""
-  config, target = spec
+  config, target, _ = spec
   embeddings = own_features.embed(config, config.layers, target, params,
                                   target_params, tokens)
-  seen = views.of(config.layers, cache, positions,
-                  jnp.broadcast_to(mask, (len(tokens), *mask.shape)))
+  seen = views.of(config.layers, cache, positions, mask)
   return _network(spec, params, embeddings, features, cache,
                   cache_lib.init_block(cache, tokens.shape[1]), seen)
 
 
 def _network(spec, params, *arguments, **named):
-  return _Network(*spec).apply({"params": params["network"]}, *arguments,
-                               **named)
+  return _Network(*spec[:2]).apply(
+      {"params": params["network"]}, *arguments, **named)
 
 
 def init(key, config: Config, target):
-  """Returns random parameters.
+  """Returns random parameters: `network`, `mask_hidden`, tables by token.
 
-  Returns:
-    A dict of `network` and `mask_hidden [1, F of all features]`; and
-    `embedding`, `tokens` and `output` as of `eagle.init`.
+  `mask_hidden [1, F]` is of all features; the tables are those of `eagle.init`.
   """
   layers = config.layers
-  dtype = jnp.dtype(layers.dtype)
-  features = (jax.ShapeDtypeStruct((1, 1, target.dim), dtype),
-              ) * config.num_features
-  embeddings = (jax.ShapeDtypeStruct((1, 1, layers.dim), dtype)
-                if config.own_embedding else features[0])
-  cache, seen = prefix_layers.abstract_inputs(layers)
+  embeddings, _, features = own_features.abstract_features(
+      config, layers, target, config.num_features)
   matrix = quantization.initializer(layers_lib.INIT, layers.weights)
   return {
       "network": _Network(config, target).lazy_init(
-          key, embeddings, features, cache, Block(cache.keys, cache.values),
-          seen)["params"],
+          key, embeddings, features,
+          *prefix_layers.abstract_inputs(layers))["params"],
       "mask_hidden": matrix(jax.random.fold_in(key, 2), (
-          1, target.dim * config.num_features), dtype),
+          1, target.dim * config.num_features), jnp.dtype(layers.dtype)),
       **own_features.tables(key, config, layers, target)}
 
 
@@ -264,8 +195,7 @@ def _config(folder):
       depth=fields.get("num_speculative_tokens", Config.depth), **found), kept
 
 
-def _names(config, tensors):
-  del tensors
+def _names(config, _):
   names = {"embedding": "embed_tokens.weight", "tokens": formats.OFFSETS,
            "mask_hidden": "mask_hidden",
            "network/first/norm/scale": "norm.weight",
@@ -287,12 +217,23 @@ def _fields(config, kept, dtype):
 
 
 def _predict(config, target, params, target_params, features, tokens, depth):
-  tokens = tokens[:, 1:]
-  anchors = tuple(range(training.STRIDE - 1, tokens.shape[1],
-                        training.STRIDE))
-  found = predicted(config, target, params, target_params, features, tokens,
-                    anchors)
-  return found, np.asarray(anchors)[None] + 1 + np.arange(depth)[:, None]
+  spec, tokens = assembly.Spec(config, target), tokens[:, 1:]
+  (batch, length), count = tokens.shape, config.depth - 1
+  anchors, positions = training.roots(length, training.STRIDE - 1, depth)
+  masks, places = count * len(anchors), np.asarray(anchors)
+  chained, mask = training.with_chains(length, places, count)
+  hidden, _ = _forward(
+      spec, params, target_params,
+      prefix_layers.empty_cache(config.layers, batch),
+      jnp.pad(tokens, ((0, 0), (0, masks)), constant_values=config.mask_token),
+      tuple(jnp.concatenate([x, made], axis=1) for x, made in zip(
+          features, _masked(config, params, batch, masks))),
+      jnp.broadcast_to(chained, (batch, len(chained))),
+      jnp.broadcast_to(mask, (batch, *mask.shape)))
+  later = hidden[:, length:].reshape(batch, len(places), count, -1)
+  return _network(spec, params, jnp.concatenate(
+      [hidden[:, None, places], later.swapaxes(1, 2)], axis=1),
+                  params.get("output"), method="logits"), positions + 1
 
 
 _ARCHITECTURES = ("PEagleDraftModel", "PEagleSpeculator")

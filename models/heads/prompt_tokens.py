@@ -24,29 +24,17 @@ class Config:
 
 
 def target(config: Config, architecture) -> LanguageModel:
-  """Returns the target that knows prompt tokens.
-
-  Args:
-    config: how many there are.
-    architecture: the `transformer.Config` of the target.
-  """
+  """Returns the target that knows prompt tokens."""
   return transformer.with_prompts(architecture, config.prompts)
 
 
 def with_chains(config: Config, architecture, params, tokens,
                 anchors: tuple[int, ...]):
-  """Returns what the target says of texts, and guesses after some tokens.
+  """Returns what the target says of texts, and guesses after A anchors.
 
-  Args:
-    config: how many prompt tokens there are.
-    architecture: the `transformer.Config` of the target.
-    params: of the target, with those of `init`.
-    tokens: `[B, T]` int32.
-    anchors: positions of A tokens, each of which a chain comes after.
-
-  Returns:
-    Logits `[B, T, V]`, and `[B, A, prompts, V]` of the tokens from the second
-    one after each anchor.
+  `params` are the target's, with those of `init`. Returns logits `[B, T, V]` of
+  tokens `[B, T]`, and `[B, A, prompts, V]` of the tokens from the second one
+  after each anchor.
   """
   (batch, length), count = tokens.shape, config.prompts
   places, order = np.asarray(anchors), np.arange(count)
@@ -67,13 +55,7 @@ def with_chains(config: Config, architecture, params, tokens,
 
 
 def init(key, config: Config, architecture):
-  """Returns random parameters, a dict of `prompts [prompts, F]`.
-
-  Args:
-    key: a random key.
-    config: how many there are.
-    architecture: the `transformer.Config` of the target.
-  """
+  """Returns random parameters, a dict of `prompts [prompts, F]`."""
   width = architecture.embedding_dim or architecture.dim
   return {"prompts": layers.INIT(key, (config.prompts, width),
                                  jnp.dtype(architecture.dtype))}
@@ -84,8 +66,7 @@ def _config(folder):
   return Config((*shape, 1)[0]), formats.last(folder.target)
 
 
-def _fields(config, kept, dtype):
-  del kept, dtype
+def _fields(config, *_):
   return {"architectures": [_ARCHITECTURE],
           "num_virtual_tokens": config.prompts}
 
@@ -93,11 +74,11 @@ def _fields(config, kept, dtype):
 def _predict(config, architecture, params, target_params, features, tokens,
              depth):
   del features
-  anchors = tuple(range(0, tokens.shape[1] - 1, training.STRIDE))
+  tokens = tokens[:, :-1]
+  anchors, positions = training.roots(tokens.shape[1], 0, depth)
   _, found = with_chains(config, architecture, {**target_params, **params},
-                         tokens[:, :-1], anchors)
-  return found.swapaxes(1, 2), np.asarray(anchors)[None] + 1 + np.arange(
-      depth)[:, None]
+                         tokens, anchors)
+  return found.swapaxes(1, 2), positions + 1
 
 
 _ARCHITECTURE, _TENSOR = "PromptDecoder", "prompt_embeddings"

@@ -35,7 +35,6 @@ _TOLERANCE = 1e-3
 
 
 class _Models(NamedTuple):
-  """Attributes: see `check_drafter`."""
   target: dj.LanguageModel
   target_params: dj.types.Params
   draft: dj.LanguageModel | None
@@ -160,7 +159,6 @@ def _step(drafter, decoder, context, state):
 
 
 def _check_forms(drafter, decoder, context, state):
-  """Checks shapes and types, before any program is compiled."""
   found = jax.eval_shape(functools.partial(_propose, drafter), context, state)
   if not (isinstance(found, tuple) and len(found) == 2
           and isinstance(found[0], dj.DraftTree)):
@@ -173,8 +171,10 @@ def _check_forms(drafter, decoder, context, state):
             "mask": ((batch, size, size), "bool")}
   if drafter.draws in SAMPLED or tree.log_probs is not None:
     shape = getattr(tree.log_probs, "shape", (0, 0, 0))
+    # The root has a distribution of each of several models.
     inner = (min(shape[1], size) if isinstance(drafter.layout, dj.FreeLayout)
-             else drafter.num_models + sum(drafter.layout.widths[:-1]))
+             or drafter.draws == dj.Draws.OF_SEVERAL
+             else 1 + sum(drafter.layout.widths[:-1]))
     needed["log_probs"] = ((batch, inner, context.target.vocab_size), "float32")
   for name, form in needed.items():
     x = getattr(tree, name)
@@ -203,7 +203,6 @@ def _on_host(tree):
 
 
 def _forms(tree):
-  """Returns shapes and types of all leaves by their places."""
   return {jax.tree_util.keystr(path): (x.shape, str(x.dtype))
           for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -234,7 +233,6 @@ def _check_tree(layout, vocab_size, look: _Look):
 
 
 def _check_layout(layout, fail, valid, above, depths):
-  """Checks depths of nodes, and how many children they have."""
   size = valid.shape[1]
   below = (above[:, None] == np.arange(size)[None, :, None]) & (
       valid & (np.arange(size) > 0))[:, None]
@@ -312,7 +310,7 @@ def _check_samples(drafter, looks):
         twin = tree.valid[rows, other] & (tree.parents[rows, other] == parents)
         before = np.where(twin, tokens[:, other], before)
         rank = rank + twin
-        if drafter.draws == dj.Draws.WITHOUT_REPLACEMENT:
+        if drafter.draws != dj.Draws.WITH_REPLACEMENT:
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
       for place in set(zip(rank, before)):

@@ -90,20 +90,7 @@ def load(folder, now=None, arguments=None):
 
 
 def encoder(folder, tokenizer, now=None, arguments=None):
-  """Returns the function of `load`, followed by the tokenizer.
-
-  Args:
-    folder: of `load`.
-    tokenizer: that goes with it.
-    now: of `load`.
-    arguments: of `load`.
-
-  Returns:
-    A function from messages to an encoding of the tokenizer.
-
-  Raises:
-    FileNotFoundError, ValueError: as `load`.
-  """
+  """Returns the function of `load`, followed by the tokenizer."""
   render = load(folder, now, arguments)
   # The template has written all special tokens.
   return lambda messages: tokenizer_files.encode(
@@ -142,7 +129,6 @@ def _message(number, message):
 
 
 def _source(folder, tools):
-  """Returns the file of the program and its text."""
   path = pathlib.Path(folder) / FILE
   if path.is_file():
     try:

@@ -22,7 +22,6 @@ from models.text import tokenizer_files
 
 _PREFIX = "tokenizer.ggml."
 _MODEL, _PRE, _MERGES = (f"{_PREFIX}{x}" for x in ("model", "pre", "merges"))
-_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 # What only fills a byte-level vocabulary up to the rows of the embedding.
 _PADDING = re.compile(r"\[PAD\d+\]")
 # Patterns of published tokenizers by what llama.cpp calls them.
@@ -72,15 +71,8 @@ _GEMMA = ("gemma", "gemma2", "gemma3")
 def load(path) -> tokenizers.Tokenizer:
   """Reads the tokenizer of a GGUF file.
 
-  Args:
-    path: of the file.
-
-  Returns:
-    A tokenizer.
-
-  Raises:
-    FileNotFoundError, ValueError: naming the file, and a key that is missing,
-      unknown, or has a value that is not supported.
+  Raises ValueError naming the file, and a key that is missing, unknown, or has
+  a value that is not supported.
   """
   metadata = files.read(path).metadata
   try:
@@ -112,7 +104,6 @@ def _check_keys(metadata):
 
 
 def _vocabulary(metadata):
-  """Returns spellings of tokens, and their types."""
   tokens = metadata.get(settings.TOKENS)
   if not isinstance(tokens, list) or not tokens:
     raise ValueError(f"{settings.TOKENS} must be given.")
@@ -121,12 +112,11 @@ def _vocabulary(metadata):
     raise ValueError(f"{settings.TOKENS} has {json_files.shown(twice)} more "
                      "than once.")
   if f"{_PREFIX}token_type" not in metadata:
-    return tokens, [_NORMAL] * len(tokens)
+    return tokens, [tokenizer_files.NORMAL] * len(tokens)
   return tokens, _numbers(metadata, "token_type", tokens)
 
 
 def _numbers(metadata, name, tokens):
-  """Returns the numbers of a key, one for each token."""
   found = metadata.get(f"{_PREFIX}{name}")
   if not isinstance(found, np.ndarray) or len(found) != len(tokens):
     raise ValueError(f"{_PREFIX}{name} must have numbers, one for each of "
@@ -138,8 +128,9 @@ def _byte_level(metadata, tokens, types):
   """Returns byte-level BPE, and whether a text begins with a token."""
   pre = metadata.get(_PRE)
   pre = json_files.shown(pre) if isinstance(pre, list) else pre
-  vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types))
-           if not (kind == _UNUSED and _PADDING.fullmatch(token))}
+  padding = {token for token, kind in zip(tokens, types)
+             if kind == tokenizer_files.UNUSED and _PADDING.fullmatch(token)}
+  vocab = {token: i for i, token in enumerate(tokens) if token not in padding}
   merges = [tuple(str(x).split(" ")) for x in metadata.get(_MERGES, ())]
   wrong = next((x for x in merges if len(x) != 2 or not vocab.keys() >= {
       *x, "".join(x)}), None)
@@ -152,7 +143,7 @@ def _byte_level(metadata, tokens, types):
   tokenizer.decoder = decoders.ByteLevel()
   if pre == "qwen2":
     tokenizer.normalizer = normalizers.NFC()
-  _add_special(tokenizer, tokens, types, (_CONTROL, _UNKNOWN))
+  tokenizer_files.keep_whole(tokenizer, list(zip(tokens, types)))
   return tokenizer, pre in _WITH_BOS
 
 
@@ -187,30 +178,16 @@ def _sentencepiece(metadata, tokens, types):
     raise ValueError(f"{_PREFIX}remove_extra_whitespaces=True is not supported "
                      "of SentencePiece.")
   unknown = next((token for token, kind in zip(tokens, types)
-                  if kind == _UNKNOWN), "<unk>")
-  vocab = {token: i for i, token in enumerate(tokens)}
-  merged = {token: score for token, score, kind in zip(tokens, scores, types)
-            if kind in (_NORMAL, _USER)}
-  tokenizer = tokenizers.Tokenizer(BPE(
-      vocab, sentencepiece.merges(merged), fuse_unk=True, byte_fallback=True,
-      unk_token=unknown if unknown in vocab else None))
+                  if kind == tokenizer_files.UNKNOWN), "<unk>")
+  tokenizer = tokenizers.Tokenizer(sentencepiece.bpe(
+      list(zip(tokens, types, scores)), unknown if unknown in tokens else None))
   prefixed = metadata.get(f"{_PREFIX}add_space_prefix", not gemma)
   # As llama.cpp: a space before a text that has spaces of its own too, and
   # after each special token.
   tokenizer.normalizer = sentencepiece.spaces(prefixed)
   tokenizer.decoder = sentencepiece.decoder(prefixed)
-  _add_special(tokenizer, tokens, types, (_CONTROL, _UNKNOWN))
+  tokenizer_files.keep_whole(tokenizer, list(zip(tokens, types)))
   return tokenizer, True
-
-
-def _add_special(tokenizer, tokens, types, special):
-  """Keeps control tokens, and those that a user has added, in one piece."""
-  tokenizer.add_special_tokens([
-      tokenizers.AddedToken(token, normalized=False, special=True)
-      for token, kind in zip(tokens, types) if kind in special])
-  tokenizer.add_tokens([
-      tokenizers.AddedToken(token, normalized=False)
-      for token, kind in zip(tokens, types) if kind == _USER])
 
 
 _KINDS = {"gpt2": _byte_level, "llama": _sentencepiece}

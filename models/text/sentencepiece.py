@@ -19,19 +19,11 @@ _UNIGRAM, _BPE = 1, 2
 
 
 def load(folder) -> tokenizers.Tokenizer:
-  """Reads the `tokenizer.model` of a folder.
+  """Reads the `tokenizer.model` of a folder, BPE or unigram.
 
-  Args:
-    folder: with a BPE or unigram model. `add_bos_token` of its
-      `tokenizer_config.json` says whether a text begins with a special token;
-      by default it does.
-
-  Returns:
-    A tokenizer.
-
-  Raises:
-    ValueError: if `sentencepiece` is not installed, or the file is damaged or
-      of another kind.
+  A text begins with a special token unless `add_bos_token` of its
+  `tokenizer_config.json` is false. Raises ValueError without `sentencepiece`,
+  or for a file that is damaged or of another kind.
   """
   path = pathlib.Path(folder) / FILE
   try:
@@ -49,15 +41,11 @@ def load(folder) -> tokenizers.Tokenizer:
   if kind not in (_UNIGRAM, _BPE) or not spec.pieces:
     raise ValueError(f"'{path}': model_type={kind} with {len(spec.pieces)} "
                      "pieces; BPE and unigram models are supported.")
-  tokenizer = tokenizers.Tokenizer(_model(spec))
+  pieces = [(x.piece, x.type, x.score) for x in spec.pieces]
+  tokenizer = tokenizers.Tokenizer(_model(spec.trainer_spec, pieces))
   tokenizer.normalizer = _normalizer(spec.normalizer_spec)
   tokenizer.decoder = decoder(spec.normalizer_spec.add_dummy_prefix)
-  tokenizer.add_special_tokens([
-      tokenizers.AddedToken(piece.piece, normalized=False, special=True)
-      for piece in spec.pieces if piece.type in (piece.CONTROL, piece.UNKNOWN)])
-  tokenizer.add_tokens([
-      tokenizers.AddedToken(piece.piece, normalized=False)
-      for piece in spec.pieces if piece.type == piece.USER_DEFINED])
+  tokenizer_files.keep_whole(tokenizer, [piece[:2] for piece in pieces])
   bos = spec.trainer_spec.bos_piece
   adds_bos = tokenizer_files.setting(path.parent, tokenizer_files.CONFIG,
                                      "add_bos_token", True)
@@ -66,25 +54,24 @@ def load(folder) -> tokenizers.Tokenizer:
   return tokenizer
 
 
-def _model(spec):
-  """Returns the model that merges pieces."""
-  bytes_ = any(piece.type == piece.BYTE for piece in spec.pieces)
-  if spec.trainer_spec.model_type == _UNIGRAM:
-    return Unigram([(piece.piece, piece.score) for piece in spec.pieces],
-                   unk_id=spec.trainer_spec.unk_id, byte_fallback=bytes_)
-  vocab = {piece.piece: i for i, piece in enumerate(spec.pieces)}
-  scores = {piece.piece: piece.score for piece in spec.pieces
-            if piece.type in (piece.NORMAL, piece.USER_DEFINED)}
-  return BPE(vocab, merges(scores), unk_token=spec.trainer_spec.unk_piece,
-             fuse_unk=True, byte_fallback=bytes_)
+def _model(spec, pieces):
+  bytes_ = any(kind == tokenizer_files.BYTE for _, kind, _ in pieces)
+  if spec.model_type == _UNIGRAM:
+    return Unigram([(text, score) for text, _, score in pieces],
+                   unk_id=spec.unk_id, byte_fallback=bytes_)
+  return bpe(pieces, spec.unk_piece, bytes_)
 
 
-def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-  """Returns all pairs of pieces that make a piece, the best piece first.
+def bpe(pieces, unknown, byte_fallback=True) -> BPE:
+  """Returns the model that merges pieces, a list of (text, type, score)."""
+  scores = {text: score for text, kind, score in pieces
+            if kind in (tokenizer_files.NORMAL, tokenizer_files.USER)}
+  return BPE({text: i for i, (text, *_) in enumerate(pieces)}, _merges(scores),
+             unk_token=unknown, fuse_unk=True, byte_fallback=byte_fallback)
 
-  Args:
-    scores: of pieces by their spellings.
-  """
+
+def _merges(scores):
+  """Returns all pairs of pieces that make a piece, the best piece first."""
   found = []
   for piece, score in scores.items():
     for cut in range(1, len(piece)):
@@ -96,7 +83,6 @@ def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def _normalizer(spec):
-  """Returns what changes a text before it is split."""
   steps = []
   if spec.precompiled_charsmap:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
@@ -107,21 +93,13 @@ def _normalizer(spec):
 
 
 def spaces(prefixed: bool) -> normalizers.Normalizer:
-  """Returns what spells spaces as pieces do.
-
-  Args:
-    prefixed: whether a text gets a space before its first word.
-  """
+  """Returns what spells spaces as pieces do, `prefixed` by one or not."""
   first = [normalizers.Prepend(SPACE)] if prefixed else []
   return normalizers.Sequence([*first, normalizers.Replace(" ", SPACE)])
 
 
 def decoder(prefixed: bool) -> decoders.Decoder:
-  """Returns what turns tokens into text.
-
-  Args:
-    prefixed: whether a text was encoded with a space before its first word.
-  """
+  """Returns what turns tokens into text; `prefixed` as of `spaces`."""
   steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(),
            decoders.Fuse()]
   if prefixed:

@@ -71,26 +71,17 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
     self.data = 0
 
   def text_filter(self, name, function):
-    """Adds a filter that makes a text."""
     self.filters[name] = _limited(function, True)
 
   def from_source(self, source: str) -> jinja2.Template:
-    """Compiles a template; one environment is for one template.
-
-    Raises:
-      Exception: of any kind, if it is wrong.
-    """
+    """Compiles a template; raises anything if it is wrong."""
     if len(source) > MAX_SOURCE:
       raise jinja2.TemplateError(f"it has {len(source)} characters, more than "
                                  f"{MAX_SOURCE}")
     return self.from_string(source)
 
   def render(self, template: jinja2.Template, **names) -> str:
-    """Renders a template of `from_source` within the limits.
-
-    Raises:
-      Exception: of any kind, `jinja2.TemplateError` where a limit is met.
-    """
+    """Renders a template; `jinja2.TemplateError` where a limit is met."""
     token = _left.set([_BUDGET])
     try:
       return template.render(**names)
@@ -112,7 +103,6 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
     return _Payments().visit(tree)
 
   def call(self, context, function, /, *args, **kwargs):
-    """Calls a function or method of a template."""
     function_ = getattr(function, "__wrapped__", function)
     subject = getattr(function_, "__self__", None)
     if not isinstance(subject, str):
@@ -132,7 +122,6 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
     return result
 
   def call_binop(self, context, operator, left, right):
-    """Computes a sum, product, power or remainder."""
     values = left, right
     if operator in ("*", "**") and type(left) is type(right) is int:
       bits = left.bit_length()
@@ -234,14 +223,12 @@ def _compared(test):
 
 
 def _rounds(values, data):
-  """Yields values, each of which is a round of a loop."""
   for value in values:
     _pay(data)
     yield value
 
 
 def _join(values):
-  """Joins the values of an operator `~`."""
   _pay(_text_size(values))
   return "".join(map(str, values))
 
@@ -253,7 +240,6 @@ def _items(value):
 
 
 def _texts(value):
-  """Pays for what is compared."""
   _pay(_size(value))
   return value
 
@@ -266,7 +252,6 @@ def _finalize(context, value):
 
 
 def _pay(size):
-  """Takes a step and a size out of the budget."""
   left = _left.get()
   left[0] -= _STEP + size
   if left[0] < 0:
@@ -297,7 +282,6 @@ def check_format(text: str) -> None:
 
 
 def _listed(value):
-  """Returns what is read once as a list."""
   if not isinstance(value, _LAZY):
     return value
   return list(_rounds(value, 0))

@@ -23,20 +23,11 @@ def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
            capacity: int) -> Callable[..., np.ndarray]:
   """Returns a function that scores texts by a model's output at their ends.
 
-  It runs on a CPU, which a callback of a program on another device may use.
-
-  Args:
-    lm: of a `transformer.Config` with `outputs=1`.
-    params: its parameters.
-    tokenizer: its own.
-    capacity: how many of the last tokens of prompt and text are read.
-
-  Returns:
-    `(texts, prompts) -> [N]` float32; prompt and text are joined as they are,
-    and encoded together.
-
-  Raises:
-    ValueError: for a capacity that the model does not have.
+  `lm` has `outputs=1`; `capacity` is the number of last tokens of prompt and
+  text that are read. The result is `(texts, prompts) -> [N]` float32; prompt
+  and text are joined and encoded together. It runs on a CPU, which a callback
+  of a program on another device may use. Raises ValueError for a capacity that
+  the model does not have.
   """
   if not 1 <= capacity <= (lm.max_length or capacity):
     raise ValueError(
@@ -59,6 +50,5 @@ def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
 
 @functools.partial(jax.jit, static_argnums=0)
 def _outputs(lm, params, tokens, last):
-  """Returns the output `[N]` at one token of each text."""
   outputs = language_models.causal_logits(lm, params, tokens)[..., 0]
   return outputs[np.arange(len(last)), last].astype(np.float32)

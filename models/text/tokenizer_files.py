@@ -1,5 +1,6 @@
 """Settings of tokenizers in published folders, and the files of GPT-2."""
 
+import contextlib
 import pathlib
 
 import tokenizers
@@ -21,26 +22,23 @@ _FIELDS = {
     "unk_token": _TOKEN, "add_bos_token": (json_files.Field(bool),),
     "add_prefix_space": (json_files.Field(bool),),
     "chat_template": (json_files.Field(str), json_files.Field(list)),
+    "bos_token_id": (_ID,),
     "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID)),
     "do_sample": (json_files.Field(bool),), "temperature": _NUMBER,
     "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,),
     "typical_p": _NUMBER, "repetition_penalty": _NUMBER,
     "no_repeat_ngram_size": (_ID,)}
+# Types of pieces, as SentencePiece and GGUF count them.
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 
 
 def setting(folder, file, name, default=None):
-  """Returns a field of a JSON file of a folder, of the type that it must have.
+  """Returns a field of a JSON file of a folder, or GGUF file, of a known type.
 
-  Args:
-    folder: of a tokenizer, or a GGUF file, which has the same settings.
-    file: that may be in it.
-    name: of the field, one of `_FIELDS`.
-    default: what is returned if the file or the field is missing.
-
-  Raises:
-    ValueError: naming the file, if it is no object or the field is wrong.
+  Returns `default` without the file or field; raises ValueError naming the file
+  if it is no object or the field is wrong.
   """
   path = pathlib.Path(folder) / file
   if gguf_files.is_gguf(folder):
@@ -76,25 +74,35 @@ def special_token(folder, name):
 
 
 def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
-  """Encodes a text; raises `ValueError` if the tokenizer fails.
+  """Encodes a text; raises ValueError if the tokenizer fails."""
+  with named_failures("the tokenizer fails on a text of "
+                      f"{len(text)} characters"):
+    return tokenizer.encode(text, **kwargs)
 
-  Args:
-    tokenizer: any tokenizer. One whose pattern backtracks without end on this
-      text panics, with an exception that is no `Exception`.
-    text: what to encode.
-    **kwargs: of `tokenizers.Tokenizer.encode`.
 
-  Returns:
-    Its encoding.
+@contextlib.contextmanager
+def named_failures(message: str, *others):
+  """Raises a ValueError for what the library raises, but for `others`.
+
+  Its panics are no `Exception`: of a damaged file, or of a pattern that
+  backtracks without end.
   """
   try:
-    return tokenizer.encode(text, **kwargs)
-  except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    yield
+  except (KeyboardInterrupt, SystemExit, GeneratorExit, *others):
     raise
   except BaseException as e:
     reason = json_files.shortened(str(e) or type(e).__name__)
-    raise ValueError(f"the tokenizer fails on a text of {len(text)} "
-                     f"characters: {reason}") from e
+    raise ValueError(f"{message}: {reason}") from e
+
+
+def keep_whole(tokenizer, pieces) -> None:
+  """Adds special pieces and those of users, of a list of (text, type)."""
+  tokenizer.add_special_tokens([
+      tokenizers.AddedToken(text, normalized=False, special=True)
+      for text, kind in pieces if kind in (CONTROL, UNKNOWN)])
+  tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False)
+                        for text, kind in pieces if kind == USER])
 
 
 def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:
@@ -105,14 +113,7 @@ def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:
 
 
 def load_merges(folder) -> tokenizers.Tokenizer:
-  """Reads the byte-level BPE of GPT-2, which OPT has.
-
-  Args:
-    folder: with `vocab.json`, `merges.txt` and perhaps settings.
-
-  Returns:
-    A tokenizer.
-  """
+  """Reads the byte-level BPE of GPT-2 (`vocab.json`, `merges.txt`)."""
   folder = pathlib.Path(folder)
   tokenizer = tokenizers.Tokenizer(
       BPE.from_file(str(folder / VOCAB), str(folder / MERGES)))

@@ -7,6 +7,7 @@ normalised. Those of published checkpoints are read as they are, but for
 truncation and padding, which no text is subject to.
 """
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -26,6 +27,7 @@ from models.gguf import files as gguf_files
 from models.gguf import settings as gguf_settings
 from models.text import gguf_tokenizer
 from models.text import sentencepiece
+from models.text import text_growth
 from models.text import tokenizer_files
 
 FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
@@ -38,12 +40,15 @@ FILES = (FILE, *_WITH)
 EOS = "<|endoftext|>"
 # What each file of a tokenizer is read by, the first one that is there.
 _READERS = {
-    FILE: lambda folder: tokenizers.Tokenizer.from_file(str(folder / FILE)),
+    FILE: lambda folder: _of_json(folder / FILE),
     tokenizer_files.MERGES: tokenizer_files.load_merges,
     sentencepiece.FILE: sentencepiece.load}
 # What is encoded when a tokenizer is loaded: patterns that backtrack without
 # end mostly do so over repetitions.
 _PROBE = "".join(x * 64 for x in ("a", " ", "1", "x1", "-", "\n", "Ab, ", "é"))
+# What transformers loads a tokenizer by.
+_CLASS = {"tokenizer_class": "PreTrainedTokenizerFast",
+          "clean_up_tokenization_spaces": False}
 # Tokens of a prompt of which one is to be decoded after.
 _CONTEXT = 16
 # A token of byte fallback.
@@ -51,14 +56,9 @@ _BYTE = "<0x([0-9A-F]{2})>"
 
 
 def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-  """Learns byte pair merges.
+  """Learns byte pair merges; `EOS` is token 0.
 
-  Args:
-    texts: what to learn from.
-    vocab_size: entries, `EOS` and the 256 bytes included.
-
-  Returns:
-    A tokenizer; `EOS` is token 0.
+  `vocab_size` counts `EOS` and the 256 bytes too.
   """
   alphabet = pre_tokenizers.ByteLevel.alphabet()
   if vocab_size <= len(alphabet):
@@ -85,19 +85,11 @@ def save(tokenizer: tokenizers.Tokenizer, folder) -> None:
 
 
 def load(folder) -> tokenizers.Tokenizer:
-  """Reads the tokenizer of a folder.
+  """Reads the tokenizer of a folder, GGUF file, or name of `resolve.folder`.
 
-  Args:
-    folder: with a `tokenizer.json`, a `tokenizer.model` of SentencePiece, or a
-      `vocab.json` with `merges.txt`; a GGUF file; or a name, see
-      `resolve.folder`.
-
-  Returns:
-    A tokenizer.
-
-  Raises:
-    FileNotFoundError: if there is none of them.
-    ValueError: if the file cannot be read, or the hub has no such model.
+  A folder has a `tokenizer.json`, a `tokenizer.model` of SentencePiece, or a
+  `vocab.json` with `merges.txt`. Raises FileNotFoundError if there is none of
+  them, and ValueError if the file cannot be read.
   """
   folder = resolve.folder(folder)
   if gguf_files.is_gguf(folder):
@@ -110,31 +102,24 @@ def load(folder) -> tokenizers.Tokenizer:
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
 
 
+def _of_json(path):
+  json_files.refuse_pointer(path)
+  text_growth.check(path)
+  return tokenizers.Tokenizer.from_file(str(path))
+
+
 def _read(path, folder, read):
   """Returns `read(folder)`, after it has encoded a text; errors name `path`."""
-  try:
+  message = f"'{path}': its tokenizer cannot be read"
+  # Errors of this package name the file.
+  with tokenizer_files.named_failures(message, ValueError, OSError):
     tokenizer = read(folder)
-  except (ValueError, OSError, KeyboardInterrupt, SystemExit):
-    raise  # Those of this package name the file.
-  except BaseException as e:  # Of the library, whose panics are no better.
-    raise _unreadable(path, e) from e
   # Trainers leave theirs in the file: texts would be cut or filled with pads.
   tokenizer.no_truncation()
   tokenizer.no_padding()
-  try:
-    tokenizer.encode(_PROBE)
-  except (KeyboardInterrupt, SystemExit):
-    raise
-  except Exception:  # It has no tokens for some of the characters.
-    pass
-  except BaseException as e:  # A panic.
-    raise _unreadable(path, e) from e
+  with tokenizer_files.named_failures(message), contextlib.suppress(Exception):
+    tokenizer.encode(_PROBE)  # It may have no tokens for some characters.
   return tokenizer
-
-
-def _unreadable(path, error):
-  reason = json_files.shortened(str(error) or type(error).__name__)
-  return ValueError(f"'{path}': its tokenizer cannot be read: {reason}")
 
 
 def has(folder) -> bool:
@@ -146,26 +131,26 @@ def has(folder) -> bool:
 
 
 def copy(source, folder) -> int | None:
-  """Copies the tokenizer of a folder with its settings.
+  """Copies the tokenizer of a folder or GGUF file, with its settings.
 
-  Args:
-    source: a folder or a GGUF file that `has` one.
-    folder: where to.
-
-  Returns:
-    Its `eos_id`.
+  Returns its `eos_id`.
   """
   tokenizer = load(source)
   save(tokenizer, folder)
   if gguf_files.is_gguf(source):
     for name, fields in gguf_settings.read(source).items():
-      atomic.write_json(pathlib.Path(folder) / name, {
-          **({"tokenizer_class": "PreTrainedTokenizerFast",
-              "clean_up_tokenization_spaces": False} if name == CONFIG else {}),
-          **fields})
+      atomic.write_json(pathlib.Path(folder) / name,
+                        {**(_CLASS if name == CONFIG else {}), **fields})
   for name in _WITH:
     if (pathlib.Path(source) / name).is_file():
       shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)
+  if not (pathlib.Path(folder) / _GENERATION).exists():
+    # Older folders have these in the config of the model, which is left behind.
+    ids = {name: tokenizer_files.setting(source, "config.json", name)
+           for name in ("bos_token_id", "eos_token_id")}
+    ids = {name: x for name, x in ids.items() if x is not None}
+    if ids:
+      atomic.write_json(pathlib.Path(folder) / _GENERATION, ids)
   return eos_id(tokenizer, source)
 
 
@@ -173,23 +158,15 @@ def describe(tokenizer: tokenizers.Tokenizer, folder) -> None:
   """Tells transformers how to load a tokenizer, unless something does."""
   path = pathlib.Path(folder) / CONFIG
   if not path.exists():
-    atomic.write_json(path, {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        **({"eos_token": EOS} if eos_id(tokenizer) is not None else {})})
+    ends = {"eos_token": EOS} if eos_id(tokenizer) is not None else {}
+    atomic.write_json(path, {**_CLASS, **ends})
 
 
 def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
   """Returns the token that ends a text; None if there is none.
 
-  Args:
-    tokenizer: any tokenizer.
-    folder: that it comes from, or a name. If the files of a published
-      checkpoint are in it they decide, those of the tokenizer first: that is
-      the token that a chat ends with.
-
-  Returns:
-    A token id.
+  The files of a published checkpoint in `folder`, or a name, decide, those of
+  the tokenizer first: that is the token that a chat ends with.
   """
   if folder is not None:
     folder = resolve.folder(folder)
@@ -202,19 +179,22 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
 
 
 def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
-  """Returns all tokens that end a text or a turn of a chat.
+  """Returns all tokens that end a text or a turn of a chat, `eos_id` first.
 
-  Args:
-    tokenizer: any tokenizer.
-    folder: that it comes from, or a name.
-
-  Returns:
-    Token ids: `eos_id`, and those that transformers would end at.
+  The others are those that transformers would end at.
   """
   folder = resolve.folder(folder)
   found = eos_id(tokenizer, folder)
   return tuple(dict.fromkeys(
       [*([] if found is None else [found]), *_listed(folder)]))
+
+
+def bos_id(tokenizer: tokenizers.Tokenizer, folder) -> int | None:
+  """Returns the token that begins a text by the files of a folder, or None."""
+  token = tokenizer_files.special_token(folder, "bos_token")
+  if token is not None and tokenizer.token_to_id(token) is not None:
+    return tokenizer.token_to_id(token)
+  return tokenizer_files.setting(folder, _GENERATION, "bos_token_id")
 
 
 def _listed(folder):
@@ -232,17 +212,10 @@ def size(tokenizer: tokenizers.Tokenizer) -> int:
 
 
 def used_size(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> int:
-  """Returns the number of ids that a model with so many rows can write.
+  """Returns the number of ids that a model of V rows can write.
 
   Fine-tunes often add a token, such as a pad, that the model has no row for: it
-  never occurs in a text.
-
-  Args:
-    tokenizer: any tokenizer.
-    vocab_size: V, rows of the model.
-
-  Returns:
-    V at most, if only added tokens have no row; else `size`.
+  never occurs in a text. Then it is V at most; else `size`.
   """
   count, added = size(tokenizer), tokenizer.get_added_tokens_decoder()
   if all(token in added for token in range(vocab_size, count)):
@@ -251,15 +224,7 @@ def used_size(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> int:
 
 
 def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
-  """Checks that two tokenizers have the same entries.
-
-  Args:
-    ours: any tokenizer.
-    theirs: another.
-
-  Raises:
-    ValueError: with the first entry that differs.
-  """
+  """Raises ValueError with the first entry that two tokenizers do not share."""
   entries, others = ({i: token for token, i in x.get_vocab().items()}
                      for x in (ours, theirs))
   for i in sorted(entries.keys() | others.keys()):
@@ -269,16 +234,10 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
 
 
 def decode(tokenizer: tokenizers.Tokenizer, tokens, prompt=()) -> str:
-  """Decodes tokens that follow a prompt.
+  """Returns the text that tokens after a prompt add, without special tokens.
 
-  Args:
-    tokenizer: any tokenizer.
-    tokens: ids, after the prompt.
-    prompt: ids. A text of SentencePiece begins without a blank, which tokens
-      that follow others keep.
-
-  Returns:
-    The text that the tokens add, without special tokens.
+  A text of SentencePiece begins without a blank, which tokens that follow a
+  prompt keep.
   """
   return token_text.added(tokenizer.decode, _context(tokenizer, prompt), tokens)
 
@@ -289,14 +248,6 @@ def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens,
 
   Held back are a character whose last bytes may be still to come, and with byte
   fallback all bytes in a row: one that does not fit spoils those before it.
-
-  Args:
-    tokenizer: any tokenizer.
-    tokens: ids, of which more may follow.
-    prompt: of `decode`.
-
-  Returns:
-    A part of the text of them all, from its beginning on.
   """
   return token_text.added(lambda x: _kept(tokenizer, x).rstrip("\ufffd"),
                           _context(tokenizer, prompt), tokens)
@@ -329,16 +280,12 @@ def _is_special(tokenizer, token):
 
 def pieces(tokenizer: tokenizers.Tokenizer,
            vocab_size: int | None = None) -> list[bytes]:
-  """Returns the bytes that each token adds to a text.
+  """Returns the bytes that each of V tokens adds to a text.
 
-  Args:
-    tokenizer: byte-level, or of the SentencePiece kind with byte fallback.
-    vocab_size: V, if the model has more tokens than the tokenizer, or no rows
-      for tokens that were added to it; None: as many as it has.
-
-  Returns:
-    V byte strings; empty for those that are not used and for special tokens,
-    which are `SpecialToken`s of `decoding_jax.token_text`, with a name.
+  The tokenizer is byte-level, or of SentencePiece with byte fallback.
+  `vocab_size` is V if the model has more tokens than the tokenizer, or no rows
+  for added ones. Empty are unused tokens, and special ones, which are
+  `SpecialToken`s of `decoding_jax.token_text`.
   """
   to_bytes = _piece_decoder(json.loads(tokenizer.to_str())["decoder"])
   added = tokenizer.get_added_tokens_decoder()

@@ -11,15 +11,7 @@ from decoding_jax import types
 
 @functools.lru_cache(maxsize=None)
 def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
-  """Returns the model without the tokens from `vocab_size` on.
-
-  Args:
-    lm: a model of at least as many tokens.
-    vocab_size: tokens to keep.
-
-  Returns:
-    A model with the same parameters; equal arguments give the same object.
-  """
+  """Returns the model with the tokens before `vocab_size`, as one object."""
   def forward(*args):
     logits, block = lm.forward(*args)
     return logits[..., :vocab_size], block
@@ -29,18 +21,9 @@ def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 
 def align(target: types.LanguageModel, draft: types.LanguageModel | None,
           used: int):
-  """Removes the padding that only one of two models has.
+  """Removes the padding that only one of two models has; a draft may be None.
 
-  Args:
-    target: any model.
-    draft: another; None for no other.
-    used: tokens of the tokenizer that they share.
-
-  Returns:
-    Both models, of one vocabulary.
-
-  Raises:
-    ValueError: if one of them has fewer tokens than the tokenizer.
+  Raises ValueError if one has fewer tokens than `used`, those of the tokenizer.
   """
   sizes = {name: lm.vocab_size
            for name, lm in (("target", target), ("draft", draft)) if lm}

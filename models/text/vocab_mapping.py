@@ -52,13 +52,7 @@ class MappedParams(NamedTuple):
 def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
   """Returns a drafter as a language model of the target's vocabulary.
 
-  Args:
-    draft: the drafter.
-    vocab_size: V of the target.
-
-  Returns:
-    The `LanguageModel`; its parameters are `MappedParams`. Equal arguments give
-    the same object.
+  Its parameters are `MappedParams`. Equal arguments give the same object.
   """
   def forward(params, tokens, positions, cache, block, slot, mask):
     ids, common = map(jnp.asarray, params.table)
@@ -88,22 +82,11 @@ def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 
 def table(target, draft, vocab_size: int, draft_vocab_size: int,
           ends=()) -> Table:
-  """Returns which tokens of a target are tokens of a drafter.
+  """Returns the `Table` of two tokenizers, of numpy arrays.
 
-  Args:
-    target: tokenizer of the target.
-    draft: tokenizer of the drafter.
-    vocab_size: V, of the target's logits.
-    draft_vocab_size: of the drafter's logits.
-    ends: pairs of a token of the target and one of the drafter that mean the
-      same in spite of their spelling, such as the ends of a text.
-
-  Returns:
-    A `Table` of numpy arrays.
-
-  Raises:
-    ValueError: if a model has fewer tokens than its tokenizer, or if no token
-      is common.
+  `ends` are pairs of a token of the target and one of the drafter that mean the
+  same in spite of their spelling, such as the ends of a text. Raises ValueError
+  if a model has fewer tokens than its tokenizer, or no token is common.
   """
   for name, tokenizer, size in (("target", target, vocab_size),
                                 ("draft", draft, draft_vocab_size)):
@@ -155,12 +138,7 @@ def _tokens_of(meanings, tokenizer):
 
 
 def _last_pieces(tokenizer, texts):
-  """Returns the last token of each text; texts without any token are left out.
-
-  Args:
-    tokenizer: that divides them.
-    texts: dict from ids to bytes.
-  """
+  """Returns the last token of each of `texts`, a dict from ids to bytes."""
   found = tokenizer.encode_batch(
       [text.decode("utf-8", "replace") for text in texts.values()],
       add_special_tokens=False)

@@ -11,6 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from configs import rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.data import prompt_tasks
@@ -19,7 +20,7 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import method_grid
-from experiments.evaluation import run as evaluation_run
+from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
 
@@ -73,7 +74,7 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
                *(f"{figure}.{kind}" for kind in ("png", "pdf") for figure in (
                    "block_efficiency", "mbsu", "token_rate_ratio"))):
     assert (workdir / name).stat().st_size
-  assert "Temperature 0.6: " in output and "times the rate of plain" in output
+  assert "plain tokens/s" in output
 
   lines = (workdir / "summary.md").read_text().splitlines()
   assert lines[2].startswith(f"- Models: target={folders[0]}, draft=")
@@ -109,14 +110,14 @@ def test_several_drafters_are_compared(folders, tmp_path):
   process = _start("rsd", *arguments)
   output, errors = process.communicate()
   assert process.returncode == 0, errors
-  assert "T = 0.6: first " in output and "; small " in output
+  assert "Tokens a target call, temperature 0.6" in output
   for name in ("summary.md", "run.json", "drafters.png", "drafters.pdf",
                "small/summary.md", "first/results.jsonl"):
     assert (workdir / name).stat().st_size
   # Both drafters share the compiled programs of plain decoding.
   assert not list(workdir.glob("*/compiled"))
   summary = (workdir / "summary.md").read_text()
-  assert "| first | best-first |" in summary
+  assert "| first | OPT-Tree |" in summary
   assert f"draft=lookup and {folders[1]}," in summary
 
 
@@ -265,11 +266,11 @@ def test_rows_do_not_depend_on_the_batch(folders):
   config.update(prompts=5, prompt_length=4, max_new_tokens=6)
   examples = prompt_tasks.load(config, pair)
   config.batch = 5
-  [(keys, prompts, lengths)], rows = evaluation_run.make_batches(
+  [(keys, prompts, lengths)], rows = batches_lib.make(
       config, examples.prompts)
   assert rows.tolist() == [0, 1, 2, 3, 4]
   config.batch = 2
-  parts, rows = evaluation_run.make_batches(config, examples.prompts)
+  parts, rows = batches_lib.make(config, examples.prompts)
   assert rows.tolist() == [0, 1, 2, 3, 4]
   assert [len(p) for _, p, _ in parts] == [2, 2, 2]
   assert lengths.tolist() == [4] * 5
@@ -405,7 +406,7 @@ def test_unknown_preset():
 
 @pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])
 def test_trees_of_heads_are_equally_large(preset):
-  config = rsd_config.get_config(preset)
+  config = rsd_tables.get_config(preset)
   methods, points = method_grid.from_config(config)
   by_name = {method.name: method for method in methods}
   for (_, nodes), names in points.items():
@@ -417,7 +418,7 @@ def test_trees_of_heads_are_equally_large(preset):
 
 def test_what_a_head_cannot_draft_is_left_out():
   """Of each method some trees are left, and what needs no head is."""
-  config = rsd_config.get_config("heads")
+  config = rsd_tables.get_config("heads")
   methods, points = method_grid.from_config(config)
   methods.append(dj.methods.prompt_lookup(8))
   head = dj.Head(*[None] * 4, 7, (3,), lambda depth: 1, depth=4)

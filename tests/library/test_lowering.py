@@ -268,8 +268,8 @@ def test_training(optimizer, rounds):
   """An iteration of Muon is made for products of few digits."""
   config = configs.get_config("smoke")
   config.optimizer = optimizer
-  objective = training_steps.language_modelling(
-      transformer.language_model(LLAMA))
+  objective = training_steps.objective(
+      training_steps.LANGUAGE, transformer.language_model(LLAMA))
   batch = batches.Batch(shape(BATCH, 9), shape(BATCH, 8, dtype=jnp.float32))
   found = faults(training_steps.make_step(config, objective).trace(
       jax.eval_shape(lambda: training_steps.init(config, LLAMA)), batch))

@@ -10,7 +10,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import kernels
 from decoding_jax import programs
-from decoding_jax.kernels import compiler
+from decoding_jax.kernels import dispatch
 from models.testing import exactness
 from support import tiny_models as tiny
 
@@ -90,7 +90,7 @@ def test_within_another_program(alone):
 
 
 def test_options_that_xla_does_not_have_are_left_out(monkeypatch):
-  monkeypatch.setattr(compiler, "_CPU_OPTIONS", {"xla_no_such_option": True})
+  monkeypatch.setattr(dispatch, "_CPU_OPTIONS", {"xla_no_such_option": True})
   assert not kernels.compiler_options()
 
 

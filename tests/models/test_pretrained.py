@@ -137,7 +137,8 @@ def test_overlap_on_held_out_text(pair):
   tokens = python_corpus.encode(tokenizers.load(PRETRAINED / NAMES[0]),
                                 python_corpus.HELD_OUT)
   metrics = training_steps.evaluate(
-      training_steps.evaluator(draft, target), draft_params,
+      training_steps.evaluator(training_steps.LANGUAGE, draft, target),
+      draft_params,
       batches.whole(batches.even_windows(tokens, 8, 256)), target_params)
   assert metrics["overlap"] > 0.6
   assert metrics["teacher_loss"] < min(3.3, metrics["held_out_loss"])

@@ -27,7 +27,8 @@ def check(context, state, found):
   tokens = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
   plain = feature_head.init(context.replace(
       prompts=tokens, prompt_lengths=state.length), state).carry
-  np.testing.assert_array_equal(found.cache.length, plain.cache.length)
+  np.testing.assert_array_equal(found.caches[0].length,
+                                plain.caches[0].length)
   scale = np.abs(plain.hidden).max()
   np.testing.assert_allclose(found.hidden / scale, plain.hidden / scale,
                              atol=1e-5)

@@ -1,8 +1,8 @@
 """FreeDave: several steps of another method, confirmed by one forward."""
 
-from decoding_jax.canvas import drafts as drafts_lib
 from decoding_jax.canvas.methods import static
 from decoding_jax.canvas.types import Method
+from decoding_jax.validation import values
 
 EXAMPLES = (dict(tokens=1, drafts=3), dict(tokens=2, drafts=4))
 
@@ -30,5 +30,24 @@ def make(tokens: int = 1, drafts: int = 4) -> Method:
   Raises:
     ValueError: for integers that are not positive.
   """
-  return drafts_lib.with_drafts(static.make(tokens), drafts,
-                                f"free_dave({tokens}, {drafts})")
+  return with_drafts(static.make(tokens), drafts,
+                     f"free_dave({tokens}, {drafts})")
+
+
+def with_drafts(method: Method, drafts: int, name: str | None = None) -> Method:
+  """Makes a method lossless against another one, with fewer forwards.
+
+  Args:
+    method: any, without drafts.
+    drafts: D, canvases a forward; see `make`.
+    name: of the method that is made; None for one made of the other's.
+
+  Returns:
+    The method.
+
+  Raises:
+    ValueError: if D is not a positive integer.
+  """
+  values.check_positive("drafts", drafts)
+  return method._replace(
+      name=name or f"free_dave({method.name}, {drafts})", drafts=drafts)

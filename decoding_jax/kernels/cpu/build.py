@@ -53,16 +53,9 @@ class Unavailable(Exception):
 
 
 def load(may_compile=True) -> tuple[str, ctypes.CDLL]:
-  """Loads the library, which is compiled unless it has been.
+  """Returns the library and the digest of what it depends on.
 
-  Args:
-    may_compile: whether it may be; else it must be there.
-
-  Returns:
-    The digest of what it depends on, and the library.
-
-  Raises:
-    Unavailable: if it cannot be compiled or loaded.
+  Compiles it first if it has not been and `may_compile`; raises `Unavailable`.
   """
   try:
     compiler = _compiler()
@@ -81,11 +74,6 @@ def _loaded(path):
 
 
 def _compiler() -> list[str]:
-  """Returns the command that compiles.
-
-  Raises:
-    Unavailable: if there is no compiler, or `CXX` is no command.
-  """
   named = os.environ.get("CXX", "").strip()
   try:
     command = shlex.split(named) or ["c++"]
@@ -100,12 +88,8 @@ def _compiler() -> list[str]:
 def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
   """Returns the library in a folder, compiled unless it is there and whole.
 
-  Its name says what it was made of and what is in it: file systems may lose
-  the end of a file, and to load such a one would kill the process.
-
-  Raises:
-    Unavailable: if it is not there, and may not or cannot be compiled.
-    OSError: if the folder cannot be written to.
+  Its name says what it was made of and what is in it: file systems may lose the
+  end of a file, and to load such a one would kill the process.
   """
   digest = _digest(compiler)
   found = list(folder.glob(f"{digest}-*.so"))
@@ -145,7 +129,6 @@ def _run(command) -> subprocess.CompletedProcess:
 
 
 def _refusal(compiler, ended) -> str:
-  """Returns one printable line about a compiler that has made no library."""
   said = "".join(x if x.isprintable() else " " for x in ended.stderr)
   return (f"{shlex.join(compiler)!r} has compiled nothing, and ended with "
           f"status {ended.returncode}: {' '.join(said.split())[:_MOST_SAID]}")

@@ -38,12 +38,11 @@ def decoder(options: candidates.SearchOptions,
 
 
 def _init(options, context: Context, state: DecodeState) -> DecodeState:
-  reward_states, none = text_reward.init(context), jnp.zeros_like(state.length)
-  counts = lambda size: jnp.zeros((len(none), size), jnp.int32)
+  reward_states = text_reward.init(context)
   return state.replace(
       carry=(reward_states, text_reward.value(context, reward_states)),
-      stats=Stats(none, none, none, none, counts(options.steps + 1),
-                  {"states": counts(_NUM_STATES), "reward_calls": none}))
+      stats=Stats.zeros(len(state.length), options.steps,
+                        states=(_NUM_STATES,), reward_calls=()))
 
 
 def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
@@ -99,11 +98,7 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
 
 
 def _merge(lookahead: Lookahead, kept, continuation, result):
-  """Selects what each row commits: tokens `[B, n + 1]`, log-probs, counts.
-
-  Rows in S1 commit `kept [B]` tokens of the lookahead, rows in S2 and S4
-  `result`. Returns last `[B]`, drafted tokens among them.
-  """
+  """Selects what rows commit: tokens, log-probs, counts, drafted among them."""
   order = jnp.arange(continuation.tokens.shape[1])[None]
   column = lambda x: x[:, None]
   tokens = jnp.where(
@@ -125,11 +120,7 @@ def _merge(lookahead: Lookahead, kept, continuation, result):
 
 def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
            compared, tested, emitted, running, ended_in) -> Stats:
-  """Adds the costs of an iteration to the counts of running rows.
-
-  `compared [B]` is the number of rewards computed to find the gain, `ended_in
-  [B]` is 0 to 3 for S1 to S4.
-  """
+  """Adds the costs of an iteration; `ended_in [B]` is 0 to 3 for S1 to S4."""
   running = running.astype(jnp.int32)
   by_draft = int(options.rollout_model.needs_draft)
   one_hot = lambda size, x: running[:, None] * (
@@ -138,13 +129,12 @@ def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
   tested = (tested & (lookahead.reward_calls == 0)).astype(jnp.int32)
   reward_calls = (tested + lookahead.reward_calls + continuation.reward_calls +
                   (ended_in % 2) * options.num_candidates + compared)
-  return Stats(
-      stats.target_calls + running * (
+  return stats.add(
+      target_calls=running * (
           1 + continuation.calls + (1 - by_draft) * result.calls),
-      stats.draft_calls + running * (
-          lookahead.calls + by_draft * result.calls),
-      stats.emitted + emitted, stats.nodes + running * lookahead.nodes,
-      stats.accepted_by_depth + one_hot(
-          stats.accepted_by_depth.shape[1], lookahead.num_verified),
-      {"states": stats.extra["states"] + one_hot(_NUM_STATES, ended_in),
-       "reward_calls": stats.extra["reward_calls"] + running * reward_calls})
+      draft_calls=running * (lookahead.calls + by_draft * result.calls),
+      emitted=emitted, nodes=running * lookahead.nodes,
+      accepted_by_depth=one_hot(stats.accepted_by_depth.shape[1],
+                                lookahead.num_verified),
+      states=one_hot(_NUM_STATES, ended_in),
+      reward_calls=running * reward_calls)

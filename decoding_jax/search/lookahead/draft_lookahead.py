@@ -9,9 +9,8 @@ from decoding_jax.kernels import buffers, vocabulary
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, scoring
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Array, Cache, Context, DecodeState, DraftTree,
                                 Expander)
@@ -93,8 +92,7 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
       state.keys, expander, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
       context.draft_warper)
-  logits, block = tree_decoder.score(context, state.target_cache, grown,
-                                     state.length)
+  logits, block = scoring.all_nodes(context, state, grown)
   room = jnp.where(state.done, 0, state.limit - state.length)
   node, tokens, ancestors, compared = _best_path(
       context, slack, layout, grown, logits, room, reward_states)
@@ -119,9 +117,8 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
                reward_states):
   """Picks the best verified path of each row.
 
-  Of `logits [B, M, V]` at each node and `room [B]`, tokens that may follow.
-  Returns the last node `[B]` of the path, its tokens and nodes `[B, n]`, and
-  how many paths `[B]` were verified.
+  Returns its last node `[B]`, tokens and nodes `[B, n]`, and how many paths
+  `[B]` were verified.
   """
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
@@ -143,10 +140,7 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
 
 
 def _verified(context: Context, slack, grown: DraftTree, logits, within):
-  """Returns last nodes `[B, M]` bool of paths accepted no further.
-
-  And log-probabilities `[B, M]` of the paths to all nodes.
-  """
+  """Returns last nodes of verified paths, log-probs of all, `[B, M]`."""
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   nodes = jnp.arange(parents.shape[1])
   is_root = nodes[None] == 0

@@ -77,17 +77,15 @@ def _init(context: Context, state: DecodeState) -> DecodeState:
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache,
       token_buffer.newest(state, 1), 1)
-  none = jnp.zeros_like(state.length)
   return state.replace(
       target_cache=cache, carry=logits[:, 0],
-      stats=Stats(none + 1, none, none, none, none[:, None],
-                  {"lookaheads": none}))
+      stats=Stats.zeros(len(logits), lookaheads=()).add(target_calls=1))
 
 
 def _step(num_candidates, steps, threshold, context: Context,
           state: DecodeState) -> DecodeState:
   """Chooses a token, with a lookahead in rows that are uncertain."""
-  running, stats = (~state.done).astype(jnp.int32), state.stats
+  running = (~state.done).astype(jnp.int32)
   logits = greedy_rollout.allowed(context, state.carry)
   uncertain = running * (entropy(logits) >= threshold).astype(jnp.int32)
   best, candidates = sampling.top_k(logits, num_candidates)
@@ -109,8 +107,6 @@ def _step(num_candidates, steps, threshold, context: Context,
       context.target, context.target_params, state.target_cache, token, count)
   return state.replace(
       target_cache=cache, carry=logits[:, 0],
-      stats=stats.replace(
-          target_calls=stats.target_calls + running + paths.calls,
-          emitted=stats.emitted + count,
-          accepted_by_depth=stats.accepted_by_depth + running[:, None],
-          extra={"lookaheads": stats.extra["lookaheads"] + uncertain}))
+      stats=state.stats.add(
+          target_calls=running + paths.calls, emitted=count,
+          accepted_by_depth=running[:, None], lookaheads=uncertain))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import language_model, text_matches
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
                                 Expander, Head, NONE, Seen)
@@ -31,20 +31,17 @@ class _Pending(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def copied_or(expander: Expander, copies: int, min_ngram: int,
               max_ngram: int) -> Drafter:
-  """The drafter that copies from the text, or drafts as `of_model` does.
+  """Makes the drafter that copies from the text, or drafts as `of_model` does.
 
   A step in which every row copies asks no model. One in which none does scores
   as many tokens as `expander` drafts.
 
   Args:
-    expander: of a chain, or of one level of W siblings, the first of which the
-      copied tokens take the place of.
+    expander: of a chain, or of one level of siblings, the first of which is
+      replaced by the copied tokens.
     copies: tokens that are copied, at most; as many as it drafts, or more.
     min_ngram: last tokens that must have occurred before.
     max_ngram: tokens that are compared, at most.
-
-  Returns:
-    The drafter.
 
   Raises:
     ValueError: for sizes that do not fit.
@@ -68,8 +65,11 @@ def copied_or(expander: Expander, copies: int, min_ngram: int,
       layout, language_model.init,
       functools.partial(_propose, expander, copies, min_ngram, max_ngram),
       functools.partial(_observe, depth), calls=depth, draws=expander.draws,
-      narrow=expander.layout if copies > depth else None,
-      head_calls=lambda head: head.forwards(depth))
+      # Without copies the nodes of the expander are all that there are.
+      score=functools.partial(scoring.first_nodes, 1 + tree_lib.num_nodes(
+          expander.layout)) if copies > depth else None,
+      draft_calls=lambda draft: (
+          draft.forwards(depth) if isinstance(draft, Head) else depth))
 
 
 def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import best_first, tree as tree_lib
+from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, NONE,
                                 Seen)
 
@@ -27,25 +28,19 @@ def gsd(nodes: int, width: int, depth: int, branching: int, repeat: int,
   grow = functools.partial(_grow, width, branching, min_probability, min_share)
   return Drafter(layout, lambda context, state: state, functools.partial(
       _propose, layout, width, repeat, grow), _observe, calls=depth,
-      takes_head=False,
-      max_samples_per_node=branching)
+                 draft_calls=language_model.own_cache(depth))
 
 
 @flax.struct.dataclass
 class _Graph:
-  """I nodes that may be expanded: the root, and W a level.
-
-  Attributes:
-    ends: `[B, I, R]` int32, the last tokens of the text up to each node; NONE
-      where there is no node.
-    mask: `[B, I, I]` bool, each node and its ancestors.
-    chance: `[B, I]` float32, probability of the path to it.
-    tokens, shares, links: `[B, I, K]`, its children, their probabilities, and
-      which node has their children; NONE for a leaf.
-  """
+  """I nodes that may be expanded: the root, and W a level."""
+  # `[B, I, R]` int32, the last tokens of the text up to each node; NONE where
+  # there is no node.
   ends: Array
-  mask: Array
-  chance: Array
+  mask: Array  # `[B, I, I]` bool, each node and its ancestors
+  chance: Array  # `[B, I]` float32, probability of the path to it
+  # `[B, I, K]`, its children, their probabilities, and which node has their
+  # children; NONE for a leaf.
   tokens: Array
   shares: Array
   links: Array

@@ -16,10 +16,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.types import Context, DecodeState, Drafter, DraftTree, Seen
+from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
+                                Seen)
 
 
 @functools.lru_cache(maxsize=None)
@@ -31,8 +32,10 @@ def propd(branching: tuple[int, ...], nodes: int, layers: int) -> Drafter:
       layout, language_model.init,
       functools.partial(_propose, grown, nodes, layers),
       _observe, calls=len(branching) + 1,
-      head_calls=lambda head: head.forwards(len(branching)) + 1,
-      score=functools.partial(_score, layers))
+      score=functools.partial(_score, layers),
+      draft_calls=lambda draft: 1 + (
+          draft.forwards(len(branching)) if isinstance(draft, Head)
+          else len(branching)))
 
 
 def _propose(grown, nodes, layers, keys, context: Context,
@@ -61,12 +64,12 @@ def _by_early_layers(layers, context: Context, state: DecodeState,
 
 def _score(layers, context: Context, state: DecodeState, tree: DraftTree,
            pending):
-  """As `Drafter.score`, from what the first layers have computed."""
+  """Goes on from what the first layers have computed, if there is any."""
   _, kept, early = pending
   halves = context.target.halves
   if halves is None or halves.forward is not context.target.forward or (
       layers >= halves.num_layers):
-    return None
+    return scoring.all_nodes(context, state, tree)
   return halves.late(
       layers, context.target_params, cache_lib.take_slots(early, kept),
       (state.length - 1)[:, None] + tree_lib.positions(tree),

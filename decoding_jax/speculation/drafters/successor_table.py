@@ -22,38 +22,23 @@ from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
 
 @functools.lru_cache(maxsize=None)
 def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
-  """The drafter of a table `[B, V, K]`, which begins empty.
+  """Makes the drafter of a table `[B, V, K]`, which begins empty.
 
   `draft_params` of `dj.generate`, if there are any, are a table `[V, K]` int32
-  to begin with, `NONE` where nothing is known.
-
-  Args:
-    widths: nodes of level 1, 2, ..., D.
-    branching: K, successors that are kept of a token.
-
-  Returns:
-    The drafter.
+  to begin with, `NONE` where nothing is known. `widths` are nodes of level 1,
+  2, ..., D; `branching` is K.
   """
   layout = template(widths, branching)
   return Drafter(
       layout, functools.partial(_init, branching),
-      functools.partial(_propose, layout), functools.partial(
-          _observe, branching), calls=0,
-      max_samples_per_node=branching)
+      functools.partial(_propose, layout), _observe, calls=0)
 
 
 def template(widths: tuple[int, ...], branching: int) -> Layout:
-  """The static tree of the most promising nodes of each level.
+  """Returns the static tree of the most promising nodes of each level.
 
   Successors are ranked: a node is the more promising the lower the ranks on its
   path, rank r counting as a factor of 1 / (r + 1).
-
-  Args:
-    widths: nodes of each level.
-    branching: the most children of a node.
-
-  Returns:
-    The layout.
   """
   children, level = [], [1.0]
   for width in widths:
@@ -69,7 +54,7 @@ def template(widths: tuple[int, ...], branching: int) -> Layout:
 
 
 def _init(size, context: Context, state: DecodeState) -> DecodeState:
-  shape = (context.target.vocab_size, size)
+  shape = (context.target.vocab_size, min(size, context.target.vocab_size))
   table = (jnp.full(shape, NONE, jnp.int32) if context.draft_params is None
            else token_buffer.known(context.draft_params, shape[0]))
   if table.shape != shape:
@@ -99,11 +84,11 @@ def _propose(layout, keys, context: Context,
   return tree, None
 
 
-def _observe(size, context: Context, before: DecodeState, after: DecodeState,
+def _observe(context: Context, before: DecodeState, after: DecodeState,
              seen: Seen) -> DecodeState:
   """Renews the entries of all nodes; of equal tokens the deepest counts."""
   del context
-  tree = seen.tree
+  tree, size = seen.tree, before.carry.shape[-1]
   successors = sampling.top_k(seen.logits.astype(jnp.float32), size)[1]
   order = jnp.arange(tree.tokens.shape[1])
   renewed_later = (tree.tokens[:, :, None] == tree.tokens[:, None]) & (

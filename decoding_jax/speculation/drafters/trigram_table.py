@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import best_first, monte_carlo
+from decoding_jax.speculation import best_first, monte_carlo, scoring
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import Context, DecodeState, Drafter, NONE, Seen
 
@@ -27,7 +27,8 @@ def aded(nodes: int, depth: int, branching: int, buckets: int,
   layout = tree_lib.free_layout(nodes, depth, branching)
   return Drafter(layout, functools.partial(_init, (buckets, branching)),
                  functools.partial(_propose, layout, simulations),
-                 functools.partial(_observe, window), calls=0, skips=True)
+                 functools.partial(_observe, window), calls=0,
+                 score=scoring.root_unless_drafted)
 
 
 def bucket(first, second, buckets: int):

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib, greedy_rollout
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation.drafters import feature_head
+from decoding_jax.speculation import scoring, tree as tree_lib
+from decoding_jax.speculation.drafters import feature_head, language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
                                 NONE, Seen, has_cache)
 from decoding_jax.validation import protocols
@@ -29,22 +29,16 @@ from decoding_jax.validation import protocols
 
 @functools.lru_cache(maxsize=None)
 def merged(*drafters: Drafter) -> Drafter:
-  """The drafter that proposes the trees of several drafters as one.
+  """Makes the drafter that proposes the trees of several drafters as one.
 
-  Drafters that ask a language model all ask the draft model of `dj.generate`,
-  whose cache is all that they may carry. As the accepted path may be another
-  one's, that model reads it again: one more forward a step. A head on the
-  target's features reads what was committed in any case.
+  Siblings are tested in the order of the drafters. Those that ask a language
+  model all ask the draft model of `dj.generate`, whose cache is all that they
+  may carry. As the accepted path may be another one's, that model reads it
+  again: one more forward a step. A head reads what was committed in any case.
 
   `draft_params` of `dj.generate` are those of the draft model, and the other
   drafters begin with nothing. If there is no draft model they are a tuple, for
   each drafter what it begins with, or None.
-
-  Args:
-    *drafters: two or more; siblings are tested in their order.
-
-  Returns:
-    The drafter.
 
   Raises:
     ValueError: for fewer than two, or something that is no drafter.
@@ -61,20 +55,24 @@ def merged(*drafters: Drafter) -> Drafter:
   return Drafter(layout, functools.partial(_init, drafters),
                  functools.partial(_propose, drafters),
                  functools.partial(_observe, drafters), calls + bool(calls),
-                 skips=all(drafter.skips for drafter in drafters),
-                 head_calls=lambda head: sum(feature_head.calls(x, head)
-                                             for x in drafters if x.calls))
+                 score=scoring.root_unless_drafted if all(
+                     drafter.score is scoring.root_unless_drafted
+                     for drafter in drafters) else None,
+                 draft_calls=functools.partial(_draft_calls, drafters))
+
+
+def _draft_calls(drafters, draft):
+  """Sums the calls of all; a model reads once more what was committed."""
+  calls = sum(language_model.draft_calls(drafter, draft)
+              for drafter in drafters if drafter.calls)
+  return calls + (calls > 0 and not isinstance(draft, Head))
 
 
 def join(trees) -> tuple[DraftTree, jax.Array]:
-  """Joins trees at their root, those of all rows.
+  """Joins trees of the same roots, the nodes of the first one in front.
 
-  Args:
-    trees: of the same roots.
-
-  Returns:
-    The tree, the nodes of the first one in front; and `[B, M]` int32, for each
-    node the one of the same text that is tested in its place, or itself.
+  Returns the tree, and `[B, M]` int32, for each node the one of the same text
+  that is tested in its place, or itself.
   """
   root = trees[0]
   tokens, valid = (jnp.concatenate([x[:, :1], *(y[:, 1:] for y in ys)], axis=1)

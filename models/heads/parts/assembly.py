@@ -4,33 +4,73 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
+from decoding_jax.kernels import buffers
 from decoding_jax.types import Head
+from models.heads.parts import target_ends
 
 
 class Spec(NamedTuple):
-  """Attributes: `config` of the head, and the `target`'s architecture."""
+  """What the functions of a head are of.
+
+  Attributes:
+    config: of the head.
+    target: the architecture of the target.
+    part: what sets a head apart from its kin, such as a `cells.Cell`.
+  """
   config: Any
   target: Any
+  part: Any = None
 
 
-def head(spec, functions, init, forwards, *, num_features: int = 1,
-         depth: int = 0, max_length: int = 0) -> Head:
+def head(spec: Spec, functions, init, forwards=lambda depth: 1, *,
+         num_features: int = 1, depth: int = 0, max_length: int = 0) -> Head:
   """Returns a head on a target that keeps outputs of its width.
 
-  Args:
-    spec: a `Spec`, or what has a `target` too.
-    functions: `init`, `read`, `start` and `logits` of a `Head`, each with
-      `spec` before its arguments.
-    init: `(key) -> params`.
-    forwards: of the `Head`.
-    num_features: layers of the target that it reads.
-    depth: of the `Head`.
-    max_length: of the `Head`.
+  `functions` are `init`, `read`, `start` and `logits` of a `Head`, each with
+  `spec` before its arguments; `init(key, config, target) -> params`; the others
+  are fields of a `Head`.
   """
-  target = spec.target
+  config, target, _ = spec
+  target_ends.check(target)
   return Head(
       *(functools.partial(function, spec) for function in functions),
       target.vocab_size, (target.dim,) * num_features, forwards, depth=depth,
-      max_length=max_length,
-      abstract_params=lambda: jax.eval_shape(init, jax.random.key(0)))
+      max_length=max_length, abstract_params=lambda: jax.eval_shape(
+          lambda key: init(key, config, target), jax.random.key(0)))
+
+
+def above(drafted, tree, nodes):
+  """Returns `drafted [B, I, ...]` of the parents of a level's nodes."""
+  parents = nodes.of(tree.parents, 1)
+  return buffers.take_along(drafted, parents[:, :, None], axis=1)
+
+
+def put(drafted, of_level, nodes):
+  """Returns `drafted [B, I, ...]` with `of_level` for a level's nodes."""
+  return jax.lax.dynamic_update_slice_in_dim(drafted, of_level, nodes.start, 1)
+
+
+def at_position(spec, params, logits, level, nodes, bias=None):
+  """Returns `[B, W, V]` of `logits [B, L, N]`, equal for all nodes of a level.
+
+  `bias` is added to them, `[B, W, N]`.
+  """
+  found = jax.lax.dynamic_index_in_dim(logits, level, 1)
+  found = found if bias is None else found + bias
+  found = target_ends.spread(spec.target, found, params.get("tokens"))
+  return jnp.broadcast_to(found, (len(found), nodes.width, found.shape[-1]))
+
+
+def without_state(spec, params, target_params, state, draft, tree, level,
+                  nodes):
+  """Is `logits` of a `Head` whose draft is `at_position` alone."""
+  del target_params, state, tree
+  return at_position(spec, params, draft, level, nodes), draft
+
+
+def by_level(level, count: int, function, *arrays):
+  """Returns `function(i, *arrays)` of the level; levels share a program."""
+  return jax.lax.switch(level, [
+      functools.partial(function, i) for i in range(count)], *arrays)

@@ -7,12 +7,9 @@ nodes of a draft, and training after the right tokens are common.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.struct
-import jax
 import jax.numpy as jnp
 
-from decoding_jax.kernels import buffers
-from decoding_jax.types import Array, Cache, Head
+from decoding_jax.types import Head
 from models.heads.parts import assembly
 from models.heads.parts import prefix_layers
 from models.heads.parts import target_ends
@@ -29,62 +26,34 @@ class Cell(NamedTuple):
       pairs, which go through `layers`.
     embed: `(spec, params, target_params, tokens [...]) -> [..., F]`.
     layers: `(spec) -> transformer.Config` of layers over the pairs, whose
-      parameters are `params["augment"]`; None for none.
+      parameters are `params["augment"]`; or None.
   """
   node: Callable[..., Any]
   read: Callable[..., Any] = lambda spec, params, target_params, features, _: (
       target_ends.norm(spec.target, target_params, features[0]))
   embed: Callable[..., Any] = lambda spec, params, target_params, tokens: (
       target_ends.embed(spec.target, target_params, tokens))
-  layers: Callable[..., Any] | None = None
-
-
-@flax.struct.dataclass
-class _State:
-  """Attributes: `caches` of the layers; `hidden [B, F]` of the last pair."""
-  caches: tuple[Cache, ...]
-  hidden: Array
+  layers: Callable[..., Any] = lambda spec: None
 
 
 def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
-  """Returns a head.
-
-  Args:
-    cell: of the head.
-    config: of the head.
-    target: the `transformer.Config` of the target.
-    init: `(key, config, target) -> params`.
-    max_length: of the `Head`.
-  """
-  target_ends.check(target)
-
-  def of_spec(function):
-    return lambda spec, *arguments: function(cell, spec, *arguments)
-
-  return assembly.head(
-      assembly.Spec(config, target),
-      [*map(of_spec, (_init, _read, _start, _logits))],
-      lambda key: init(key, config, target), lambda depth: 1,
-      max_length=max_length)
+  """Returns a head; `init(key, config, target) -> params`."""
+  return assembly.head(assembly.Spec(config, target, cell),
+                       (_init, _read, _start, _logits), init,
+                       max_length=max_length)
 
 
 def rounds(cell: Cell, config, target, params, target_params, features, tokens,
            depth: int):
-  """Returns what a head predicts after the right tokens, for training.
+  """Returns what a head predicts after the right tokens; see `of_pairs`.
 
-  Returns:
-    `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
-    F]` that they are of, which stand for the target's normed hidden states;
-    those of pair t of level i are meant only for t >= i.
+  The outputs that its logits are of stand for the target's hidden states.
   """
-  spec = assembly.Spec(config, target)
+  spec = assembly.Spec(config, target, cell)
   embeddings = cell.embed(spec, params, target_params, tokens)
-  hidden = cell.read(spec, params, target_params, features, embeddings)
-  if cell.layers:
-    layers = cell.layers(spec)
-    hidden, _ = prefix_layers.forward(
-        layers, params["augment"], hidden,
-        prefix_layers.empty_cache(layers, len(hidden), 0))
+  hidden = prefix_layers.forward(
+      cell.layers(spec), params.get("augment"),
+      cell.read(spec, params, target_params, features, embeddings))
   found = []
   for level in range(depth):
     if level:
@@ -95,37 +64,32 @@ def rounds(cell: Cell, config, target, params, target_params, features, tokens,
   return target_ends.logits(target, target_params, made), made
 
 
-def _init(cell, spec, batch, slots):
-  caches = (prefix_layers.empty_cache(cell.layers(spec), batch, slots),) if (
-      cell.layers) else ()
-  return _State(caches, jnp.zeros((batch, spec.target.dim), spec.target.dtype))
+def _init(spec, batch, slots):
+  return prefix_layers.init_state(spec.part.layers(spec), batch, slots,
+                                  (spec.target.dim, spec.target.dtype))
 
 
-def _read(cell, spec, params, target_params, state, features, tokens, count):
+def _read(spec, params, target_params, state, features, tokens, count):
+  cell = spec.part
   x = cell.read(spec, params, target_params, features,
                 cell.embed(spec, params, target_params, tokens))
-  caches = state.caches
-  if caches:
-    x, cache = prefix_layers.read(cell.layers(spec), params["augment"], x,
-                                  caches[0], count)
-    caches = (cache,)
-  return _State(caches, prefix_layers.newest(x, count, state.hidden))
+  return prefix_layers.read(cell.layers(spec), params.get("augment"), x, state,
+                            count)
 
 
-def _start(cell, spec, params, target_params, state, root, nodes):
+def _start(spec, params, target_params, state, root, nodes):
   """Returns `[B, I, F]`, states above inner nodes; but for the root empty."""
-  del cell, spec, params, target_params, root
+  del spec, params, target_params, root
   states = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
                      state.hidden.dtype)
   return states.at[:, 0].set(state.hidden)
 
 
-def _logits(cell, spec, params, target_params, state, draft, tree, level,
-            nodes):
+def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   del state, level
-  above = draft[:, :1] if nodes.is_root else buffers.take_along(
-      draft, nodes.of(tree.parents, 1)[:, :, None], axis=1)
+  cell = spec.part
+  above = draft[:, :1] if nodes.is_root else assembly.above(draft, tree, nodes)
   embeddings = cell.embed(spec, params, target_params, nodes.of(tree.tokens, 1))
   hidden, out = cell.node(spec, params, above, embeddings, nodes.is_root)
-  return target_ends.logits(spec.target, target_params, out), (
-      jax.lax.dynamic_update_slice_in_dim(draft, hidden, nodes.start, 1))
+  return target_ends.logits(spec.target, target_params, out), assembly.put(
+      draft, hidden, nodes)

@@ -131,7 +131,6 @@ def of_module(module) -> Format:
 
 
 def architecture(fields: dict) -> str | None:
-  """Returns the class that a config names."""
   names = fields.get("architectures")
   name = names[0] if isinstance(names, list) and names else None
   return name if isinstance(name, str) else None
@@ -140,12 +139,8 @@ def architecture(fields: dict) -> str | None:
 def kept(folder: Folder, inner: dict) -> tuple[int, ...]:
   """Returns the layers whose outputs a head reads; () where none are named.
 
-  Args:
-    folder: of the head.
-    inner: fields of its own object in the config.
-
-  Raises:
-    ValueError: for layers that the target does not have.
+  `inner` is its own object in the config. Raises ValueError for layers that the
+  target does not have.
   """
   fields, count = folder.fields, folder.target.num_layers
   before = next((fields[x] for x in IDS if x in fields), ())
@@ -168,9 +163,6 @@ def three_layers(target) -> tuple[int, ...]:
 
   They are 2, n // 2 and n - 3 of n layers in counts of layers before the
   feature, as files have it; a target of few layers gives what it has.
-
-  Args:
-    target: a `transformer.Config`.
   """
   count = target.num_layers
   return tuple(min(max(x - 1, 0), count - 1)
@@ -224,23 +216,13 @@ def linear(ours: str, theirs: str) -> dict[str, str]:
 
 
 def layer_names(ours: str, theirs: str) -> dict[str, str]:
-  """Returns the tensor of each parameter of a layer of Llama.
-
-  Args:
-    ours: name of the layer among parameters.
-    theirs: its name among tensors.
-  """
+  """Returns the tensor of each parameter of a layer of Llama, by prefixes."""
   return {f"{ours}/{a}/{end}": f"{theirs}.{b}.{_ENDS[end]}"
           for a, b in _NAMES.items() for end in _ENDS}
 
 
 def layer_fields(config, dtype: str) -> dict:
-  """Returns the fields of a `config.json` for layers.
-
-  Args:
-    config: their `transformer.Config`.
-    dtype: of the tensors.
-  """
+  """Returns the fields of a `config.json` for layers, of tensors of a type."""
   return {"hidden_size": config.dim, "num_attention_heads": config.num_heads,
           "num_key_value_heads": config.num_kv_heads,
           "head_dim": config.head_dim, "intermediate_size": config.hidden_dim,
@@ -251,14 +233,10 @@ def layer_fields(config, dtype: str) -> dict:
 
 
 def checked(fields: dict, known: dict) -> dict:
-  """Returns fields whose types have been checked, without those that are null.
+  """Returns fields that are not null, whose types have been checked.
 
-  Args:
-    fields: of a config.
-    known: `Field`s by name, and dicts of them for objects, {} for the same.
-
-  Raises:
-    ValueError: naming a field of another type or out of range.
+  `known` has a `Field` by name, or a dict of them for an object, {} for the
+  same.
   """
   found = {}
   for name, value in fields.items():

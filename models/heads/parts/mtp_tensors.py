@@ -48,13 +48,10 @@ class Found(NamedTuple):
 
 
 def find(tensors) -> Found | None:
-  """Returns the first module among tensors; None if there is none.
+  """Returns the first module among tensors, a dict; None if there is none.
 
   It drafts all tokens, as it does in SGLang: others are for the second token
   and those after it.
-
-  Args:
-    tensors: dict of tensors.
   """
   if PROJECTION in tensors:
     return Found({name: x for name, x in tensors.items()

@@ -1,16 +1,29 @@
 """Decoder layers over the pairs that a head has read, with a cache of them."""
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.types import Block, Cache
+from decoding_jax.types import Array, Block, Cache
 from models import transformer
 from models.transformer import decoder
 from models.transformer import layers
 from models.transformer import views
+
+
+@flax.struct.dataclass
+class State:
+  """What a head has read.
+
+  Attributes:
+    caches: of its layers over pairs, one or none.
+    hidden: `[B, F]` of the last pair.
+  """
+  caches: tuple[Cache, ...]
+  hidden: Array
 
 
 class _Layers(nn.Module):
@@ -25,50 +38,58 @@ class _Layers(nn.Module):
 
 
 def check(config, target) -> None:
-  """Raises ValueError for layers that do not fit a target.
-
-  Args:
-    config: the `transformer.Config` of the layers.
-    target: the `transformer.Config` of the target.
-  """
+  """Raises ValueError for layers that do not fit a target."""
   if config.scan_layers or config.dim != target.dim:
     raise ValueError(f"layers: dim={config.dim}, scan_layers="
                      f"{config.scan_layers}: the dim of the target, "
                      f"{target.dim}, and scan_layers=False are needed.")
 
 
-def empty_cache(config, batch: int, slots: int) -> Cache:
+def empty_cache(config, batch: int, slots: int = 0) -> Cache:
   """Returns a cache of the layers without a pair."""
   return transformer.language_model(config).init_cache(batch, slots)
 
 
-def forward(config, params, x, cache) -> tuple[jax.Array, Block]:
-  """Goes through the layers.
+def init_state(config, batch, slots, hidden) -> State:
+  """Returns the state before any pair; `hidden` is a size and a type."""
+  return State((empty_cache(config, batch, slots),) if config else (),
+               jnp.zeros((batch, hidden[0]), hidden[1]))
 
-  Args:
-    config: a `transformer.Config` with the sizes of the layers.
-    params: of `init`.
-    x: `[B, T, F]`, of T more pairs.
-    cache: of those before them.
 
-  Returns:
-    `[B, T, F]`, normed, and the block of the fresh keys and values.
-  """
-  batch, length, _ = x.shape
+def causal(batch: int, length: int):
+  """Returns the mask `[B, T, T]` of a text, and its positions from 0 on."""
   order = jnp.arange(length, dtype=jnp.int32)
-  mask = jnp.broadcast_to(order[:, None] >= order[None],
-                          (batch, length, length))
-  seen = views.of(config, cache, cache.length[:, None] + order[None], mask)
+  return jnp.broadcast_to(order[:, None] >= order[None],
+                          (batch, length, length)), order[None]
+
+
+def forward(config, params, x):
+  """Returns what the layers make of pairs `[B, T, F]`; None leaves them."""
+  if not config:
+    return x
+  return _forward(config, params, x, empty_cache(config, len(x)))[0]
+
+
+def _forward(config, params, x, cache):
+  mask, order = causal(*x.shape[:2])
+  seen = views.of(config, cache, cache.length[:, None] + order, mask)
   return _Layers(config).apply({"params": params}, x, cache,
-                               cache_lib.init_block(cache, length), seen)
+                               cache_lib.init_block(cache, x.shape[1]), seen)
 
 
-def read(config, params, x, cache, count) -> tuple[jax.Array, Cache]:
-  """Does what `forward` does, and commits the first `count [B]` pairs."""
-  x, block = forward(config, params, x, cache)
+def read(config, params, x, state: State, count) -> State:
+  """Reads pairs `x [B, T, F]`, and keeps the first `count [B]` of them."""
+  if not config:
+    return state.replace(hidden=newest(x, count, state.hidden))
+  return committed(state, *_forward(config, params, x, state.caches[0]), count)
+
+
+def committed(state: State, x, block, count) -> State:
+  """Returns the state after `count [B]` pairs of `x [B, T, F]` and a block."""
   order = jnp.arange(x.shape[1], dtype=jnp.int32)
   slots = cache_lib.await_block(jnp.broadcast_to(order, x.shape[:2]), block)
-  return x, cache_lib.commit(cache, block, slots, count)
+  cache = cache_lib.commit(state.caches[0], block, slots, count)
+  return State((cache,), newest(x, count, state.hidden))
 
 
 def newest(x, count, before):
@@ -78,18 +99,26 @@ def newest(x, count, before):
   return jnp.where(count[:, None] > 0, found, before)
 
 
+def alone(config, cache, positions):
+  """Returns views of tokens `[B, T]` that each see themselves alone.
+
+  For their keys and values, when nothing else is asked for.
+  """
+  batch, width = positions.shape
+  mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
+  return views.of(config, cache, positions, mask)
+
+
 def abstract_inputs(config):
-  """Returns shapes of a cache of one slot, and what one token sees of it."""
+  """Returns shapes of a cache of one slot, its block, and what a token sees."""
   cache = jax.eval_shape(lambda: empty_cache(config, 1, 1))
   numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                    jax.ShapeDtypeStruct((1, 1, 1), bool))
-  return cache, jax.eval_shape(lambda *x: views.of(config, *x), cache, numbers,
-                               mask)
+  return cache, Block(cache.keys, cache.values), jax.eval_shape(
+      lambda *x: views.of(config, *x), cache, numbers, mask)
 
 
 def init(key, config):
   """Returns random parameters of the layers and their norm."""
   x = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.dtype(config.dtype))
-  cache, seen = abstract_inputs(config)
-  return _Layers(config).lazy_init(
-      key, x, cache, Block(cache.keys, cache.values), seen)["params"]
+  return _Layers(config).lazy_init(key, x, *abstract_inputs(config))["params"]

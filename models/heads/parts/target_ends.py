@@ -9,11 +9,7 @@ from models.transformer import quantization
 
 
 def check(config) -> None:
-  """Raises ValueError for a target whose ends heads do not know.
-
-  Args:
-    config: a `transformer.Config`.
-  """
+  """Raises ValueError for a target whose ends heads do not know."""
   if config.embedding_dim or config.outputs or config.post_norm:
     raise ValueError(
         f"target: embedding_dim={config.embedding_dim}, outputs="
@@ -41,15 +37,9 @@ def norm(config, params, x):
 
 
 def spread(config, logits_, tokens):
-  """Returns logits of all of the target's tokens; others are never drafted.
+  """Returns `[..., V]` of logits `[..., N]` of `tokens [N]`; None for all.
 
-  Args:
-    config: of the target.
-    logits_: `[..., N]`, of `tokens`.
-    tokens: `[N]` int32; or None if these are all.
-
-  Returns:
-    `[..., V]`, -inf for the others.
+  Others are -inf: they are never drafted.
   """
   if tokens is None:
     return logits_
@@ -58,16 +48,9 @@ def spread(config, logits_, tokens):
 
 
 def logits(config, params, x, table=None):
-  """Returns the target's logits of its residual stream after the last norm.
+  """Returns float32 logits `[..., V]` of the normed residual stream `[..., F]`.
 
-  Args:
-    config: of the target.
-    params: its parameters.
-    x: `[..., F]`.
-    table: of `output_rows`, for the logits of these tokens alone.
-
-  Returns:
-    `[..., V]` float32, or `[..., N]` of N rows.
+  With a table of `output_rows` they are of its tokens alone.
   """
   table = _output_layer(config, params) if table is None else table
   if not quantization.is_matrix(table):

@@ -49,13 +49,8 @@ def from_output_layer(params, target, target_params):
 
   So begin Medusa's (FasterDecoding/Medusa), and Chimera's, which read two
   vectors, with the same rows for both (kafkayu/Chimera). Where steps are few it
-  matters more than anything else.
-
-  Args:
-    params: random ones: matrices `head_<i>`, `head_<i>_out` or `output`, of
-      `[V, k F]`.
-    target: the `transformer.Config` of the target.
-    target_params: its parameters.
+  matters more than anything else. These layers are `head_<i>`, `head_<i>_out`
+  or `output`, `[V, k F]`.
   """
   rows = target_ends.output_rows(
       target, target_params, jnp.arange(target.vocab_size, dtype=jnp.int32))
@@ -68,16 +63,17 @@ def from_output_layer(params, target, target_params):
   return jax.tree_util.tree_map_with_path(begun, params)
 
 
+def roots(length: int, first: int, depth: int):
+  """Returns A positions of a text, one in `STRIDE`, and `[depth, A]` after."""
+  found = tuple(range(first, length, STRIDE))
+  return found, np.asarray(found)[None] + np.arange(depth)[:, None]
+
+
 def with_chains(length: int, places, count: int):
-  """Returns how a text and chains of tokens after some of its places attend.
+  """Returns how a text of T tokens and chains of C after A of them attend.
 
-  Args:
-    length: T, of the text, which comes first.
-    places: A places of the text, each of which a chain comes after.
-    count: C, tokens of a chain; it sees the text up to its place, and itself.
-
-  Returns:
-    `[T + A C]` int32 positions, and the mask `[T + A C, T + A C]`.
+  A chain sees the text up to its place, and itself. Returns `[T + A C]` int32
+  positions, and the mask `[T + A C, T + A C]`.
   """
   places, order = np.asarray(places), np.arange(count)
   positions = np.concatenate(
@@ -94,10 +90,10 @@ def with_chains(length: int, places, count: int):
 def of_pairs(unrolled):
   """Returns `predict` of a head that reads pairs of features and tokens.
 
-  Args:
-    unrolled: `(config, target, params, target_params, features, tokens [B, T],
-      depth) -> logits [B, depth, T, V]` of the token after each; or these and
-      `[B, depth, T, F]`. Those of pair t of level i are meant for t >= i.
+  `unrolled(config, target, params, target_params, features, tokens [B, T],
+  depth)` returns logits `[B, depth, T, V]` of the token after each; or these
+  and hidden states `[B, depth, T, F]` that stand for the target's normed ones.
+  Those of pair t of level i are meant for t >= i.
   """
   @functools.wraps(unrolled)
   def predict(config, target, params, target_params, features, tokens, depth):

@@ -8,7 +8,7 @@ from experiments.data import batches
 from experiments.data import canvas_tasks
 from experiments.data import grid_tasks
 from experiments.data import masking
-from experiments.data import python_windows
+from experiments.data import streams
 
 EXAMPLES = canvas_tasks.draw(tuple(canvas_tasks.TASKS), 240, 0)
 ANY = ("shuffle", "insert_any", "remove_any", "replace_any", "latin")
@@ -108,13 +108,13 @@ def test_masks_are_of_the_canvas_and_a_function_of_the_step(config):
 def test_windows_of_a_corpus_are_masked_too(config):
   config.update(windows=(8,), batch_tokens=64, sample_fraction=0.0)
   stream = np.arange(500, dtype=np.int32)
-  data = masking.masked(config, python_windows.of_streams(
+  data = masking.masked(config, streams.windows(
       config, stream, stream[:90], None))
   batch = data.train(0, None)
   assert batch.tokens.shape == (8, 9) and (batch.weights.sum(axis=1) > 0).all()
   assert data.held_out(4).weights.shape == (4, 8)
   config.masked_suffix = 3
-  data = masking.masked(config, python_windows.of_streams(
+  data = masking.masked(config, streams.windows(
       config, stream, stream[:90], None))
   np.testing.assert_allclose(data.train(0, None).weights,
                              np.tile([0] * 5 + [1 / 3] * 3, (8, 1)))

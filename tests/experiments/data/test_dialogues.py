@@ -10,7 +10,8 @@ import pytest
 from configs import train as configs
 from experiments import train
 from experiments.app import launch
-from experiments.data import dialogues
+from experiments.data import preference_pairs
+from experiments.data import streams
 from models.text import tokenizers
 
 
@@ -43,7 +44,7 @@ def _tokenizer():
     ("a\n\nHuman:\n\nHuman: \n\nHuman:b", 4)])
 def test_an_end_of_text_behind_all_answers_but_the_last(tokenizer, text,
                                                         turns):
-  tokens = dialogues.encode(tokenizer, text)
+  tokens = preference_pairs.encode(tokenizer, text)
   end = tokenizers.eos_id(tokenizer)
   assert tokenizer.decode(tokens) == text
   assert list(tokens).count(end) == turns - 1
@@ -52,8 +53,8 @@ def test_an_end_of_text_behind_all_answers_but_the_last(tokenizer, text,
 
 
 def test_windows_and_prompts(config, tokenizer):
-  data = dialogues.data(config, tokenizer)
-  again = dialogues.data(config, tokenizer)
+  data = streams.data(config, tokenizer)
+  again = streams.data(config, tokenizer)
   questions = lambda batch: {
       number for row in batch.tokens for number in re.findall(
           r"question (\d+)\?", tokenizer.decode(list(row)))}
@@ -73,7 +74,7 @@ def test_windows_and_prompts(config, tokenizer):
 def test_both_dialogues_of_a_pair_are_far_apart(config, tokenizer):
   """Else what comes second could be copied from what comes first."""
   config.update(dict(windows=(500,)))
-  rows = dialogues.data(config, tokenizer).held_out(4).tokens
+  rows = streams.data(config, tokenizer).held_out(4).tokens
   texts = [tokenizer.decode(list(row)) for row in rows]
   assert any(" good" in text for text in texts)
   for text in texts:

@@ -13,7 +13,6 @@ from configs import train as configs
 from experiments import train
 from experiments.app import launch
 from experiments.data import batches
-from experiments.data import keyword_augmentation
 from experiments.data import parallel_text
 from experiments.training import on_mesh
 from models import checkpoints
@@ -127,8 +126,8 @@ WORDS = [" ".join(FREQUENT), " ".join(FREQUENT), " ".join(FREQUENT),
 @pytest.mark.parametrize("share", ["keyword_fraction", "renamed_fraction"])
 def test_prompts_of_words_of_the_completion(config, share):
   config.update({share: 1.0})
-  rewrite, rng = keyword_augmentation.rewriter(config,
-                                               WORDS), np.random.default_rng(0)
+  rewrite = parallel_text.rewriter(config, WORDS)
+  rng = np.random.default_rng(0)
   found = [rewrite(rng, "prompt", WORDS[3]) for _ in range(50)]
   prompts = [prompt.split() for prompt, _ in found]
   assert {len(prompt) for prompt in prompts} == {2, 3}
@@ -143,7 +142,7 @@ def test_prompts_of_words_of_the_completion(config, share):
   changed = [text != WORDS[3] for _, text in found]
   assert any(changed) == (share == "renamed_fraction")
   # Without others that come twice, words are asked for and stay.
-  rewrite = keyword_augmentation.rewriter(config, WORDS[:4])
+  rewrite = parallel_text.rewriter(config, WORDS[:4])
   prompt, text = rewrite(rng, "prompt", WORDS[3])
   assert set(prompt.split()) <= set(RARE) and text == WORDS[3]
   # A completion without such words is left alone, but for the prompt's order.

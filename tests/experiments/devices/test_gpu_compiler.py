@@ -63,17 +63,6 @@ def test_a_step_is_the_loop_that_reads_the_most():
       ("row", 32 + 4 + 32), ("all", 32 + 4 + 32)]
 
 
-def test_a_whole_program():
-  assert [(x.name, x.num_bytes) for x in hlo_kernels.of_entry(PROGRAM)] == [
-      ("row", 68), ("all", 68), ("dot", 16 + 16)]
-
-
-def test_a_loop_with_a_known_number_of_turns():
-  text = PROGRAM.replace(
-      "body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"3"}}')
-  assert len(hlo_kernels.of_entry(text)) == 2 * 3 + 1
-
-
 def test_without_a_loop():
   assert not hlo_kernels.of_step(PROGRAM.replace(" while(", " call("))
 

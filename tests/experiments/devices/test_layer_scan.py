@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import dispatch
-from experiments.devices import layer_scan
+from experiments.devices import draft_kind
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -42,16 +42,16 @@ def _target(folders, tmp_path_factory):
 
 
 def test_the_default_depends_on_device_and_layers(asked, monkeypatch):
-  few = dataclasses.replace(tiny.LLAMA, num_layers=layer_scan.FEW)
-  many = dataclasses.replace(few, num_layers=layer_scan.FEW + 1)
-  assert not layer_scan.is_used(many)  # On a CPU.
-  assert layer_scan.is_used(dataclasses.replace(few, scan_layers=True))
+  few = dataclasses.replace(tiny.LLAMA, num_layers=draft_kind.FEW_LAYERS)
+  many = dataclasses.replace(few, num_layers=draft_kind.FEW_LAYERS + 1)
+  assert not draft_kind.scans_layers(many)  # On a CPU.
+  assert draft_kind.scans_layers(dataclasses.replace(few, scan_layers=True))
   monkeypatch.setattr(dispatch, "_ahead", {"tpu"})
-  assert layer_scan.is_used(many) and not layer_scan.is_used(few)
+  assert draft_kind.scans_layers(many) and not draft_kind.scans_layers(few)
   asked("off")
-  assert not layer_scan.is_used(many)
+  assert not draft_kind.scans_layers(many)
   asked("on")
-  assert layer_scan.is_used(few)
+  assert draft_kind.scans_layers(few)
 
 
 def decoded(pair):

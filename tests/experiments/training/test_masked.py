@@ -28,7 +28,7 @@ def test_the_loss_is_that_of_masked_places_alone():
       jax.random.key(0), config)
   tokens = np.array([[1, 2, 3, 4], [5, 4, 3, 2]])
   weights = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
-  found = training_steps.masked_diffusion(lm)(
+  found = training_steps.objective(training_steps.MASKED, lm)(
       params, batches.Batch(tokens, weights))
   # Mask 6 in place of what is predicted; each row counts the same.
   logits = np.asarray(transformer.bidirectional_logits(
@@ -73,3 +73,21 @@ def test_from_tasks_to_a_model_that_fills(tmp_path, monkeypatch):
 def test_settings_are_checked(tmp_path, fields, message):
   with pytest.raises(ValueError, match=message):
     training_run.check(_config(tmp_path, preset="canvas-tasks", **fields))
+
+
+def test_an_evaluation_waits_for_each_batch():
+  """Programs with collectives that run at a time could block each other."""
+  log = []
+
+  class Loss:
+    def __float__(self):
+      log.append("read")
+      return 1.0
+
+  def start(*_):
+    log.append("start")
+    return {"loss": Loss()}
+
+  data = batches.whole(np.zeros((24, 3), np.int32))
+  assert training_steps.evaluate(start, None, data) == {"loss": 1.0}
+  assert log == ["start", "read"] * 3

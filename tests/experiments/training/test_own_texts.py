@@ -11,7 +11,7 @@ import pytest
 from configs import train as configs
 from experiments import train
 from experiments.app import launch
-from experiments.data import text_corpus
+from experiments.data import streams
 from experiments.training import feature_shards
 from experiments.training import head_objectives
 from experiments.training import own_texts
@@ -144,12 +144,12 @@ def test_any_text_is_a_corpus(tmp_path):
   tokenizer = tokenizers.train([text], 300)
   for path, number in ((whole, 64), (lines, 200)):
     config = types.SimpleNamespace(
-        corpus=str(path), corpus_field="body", windows=(8,), seed=0,
-        batch_tokens=32, sample_fraction=0.0, sample_prompt=14)
-    assert text_corpus.is_corpus(config)
-    train_texts = text_corpus.texts(config)
+        corpus=str(path), corpus_field="body", dialogues="", windows=(8,),
+        seed=0, batch_tokens=32, sample_fraction=0.0, sample_prompt=14)
+    assert streams.has_file(config)
+    train_texts = streams.texts(config)
     assert 0.85 * number < len(train_texts) < number
-    data = text_corpus.data(config, tokenizer)
+    data = streams.data(config, tokenizer)
     assert data.train(0, None).tokens.shape == (4, 9)
     # What is held out is no part of the rest, whole documents or lines.
     held_out = tokenizer.decode(data.held_out(10**6).tokens.ravel().tolist())
@@ -162,7 +162,7 @@ def test_any_text_is_a_corpus(tmp_path):
     assert tokens.shape == (2, 14) and lengths.tolist() == [14, 14]
   config.corpus_field = "text"
   with pytest.raises(ValueError, match="line 1 has no field 'text'"):
-    text_corpus.texts(config)
+    streams.texts(config)
 
 
 def head_config(target, folder):

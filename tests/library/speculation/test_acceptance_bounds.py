@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from decoding_jax.speculation import acceptance_bounds
 from models.testing import exactness
+from support import acceptance_bounds
 from support import enumerated_trees
 from support import helpers
 

@@ -1,12 +1,13 @@
 """PEARL: rounds in plain Python, exactness, controls, rows of a batch."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from decoding_jax import metrics
 from decoding_jax import sampling
 import decoding_jax as dj
-from decoding_jax.speculation import parallel_chain, rounds
+from decoding_jax.speculation import parallel_chain, verifiers
 from models.testing import exactness
 from support import helpers
 from support import rounds_of_tables
@@ -16,6 +17,7 @@ from support.rounds_of_tables import END, NEW, V
 DEPTH = 3
 ROWS, LENGTH = 50_000, 5
 METHOD = dj.methods.pearl(DEPTH)
+RIGHT = verifiers.recursive(replacement=False).rule
 
 
 def plain_rounds(target, draft, first):
@@ -69,21 +71,23 @@ def test_joint_distribution(depth):
   assert 2 < found.target_calls < LENGTH
 
 
-def kept_target(uniform, target, draft, token):
+def kept_target(uniforms, target, draft, tokens, valid):
   """What is rejected is not taken off the target's distribution."""
-  return rounds.reject(uniform, target, draft, token)[0], target
+  return RIGHT(uniforms, target, draft, tokens, valid)[0], target
 
 
-def without_draft(uniform, target, draft, token):
+def without_draft(uniforms, target, draft, tokens, valid):
   """A draft is accepted by the target's probability alone."""
-  return uniform < target[token], rounds.reject(
-      uniform, target, draft, token)[1]
+  hit = valid[0] & (uniforms[0] < target[tokens[0]])
+  return jnp.where(hit, 0, dj.types.NONE).astype(jnp.int32), RIGHT(
+      uniforms, target, draft, tokens, valid)[1]
 
 
-@pytest.mark.parametrize("judge", [kept_target, without_draft])
-def test_control_wrong_judges_fail(judge):
+@pytest.mark.parametrize("rule", [kept_target, without_draft])
+def test_control_wrong_rules_fail(rule):
   target, draft = exactness.random_tables(V)
-  wrong = parallel_chain.decoder(2, sampling.draw, judge)
+  wrong = parallel_chain.decoder(2, sampling.draw, dj.Verifier(
+      rule, frozenset(dj.Draws)))
   found = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
                         rows=ROWS, length=LENGTH)
   assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import acceptance_bounds, expanders, path_blocks
-from decoding_jax.speculation import traversal, verifiers
+from decoding_jax.speculation import expanders, verifiers
+from decoding_jax.speculation.verifiers import path_blocks, traversal
 from decoding_jax.types import DraftTree
 from models.testing import exactness
-from support import enumerated_trees, helpers
+from support import acceptance_bounds, enumerated_trees, helpers
 from support.example_methods import each
 
 V, ROWS, LENGTH = 4, 20_000, 3

@@ -6,7 +6,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import sampling
-from decoding_jax.speculation import prepared_chains, rounds
+from decoding_jax.speculation import prepared_chains, rounds, verifiers
 from models.testing import exactness
 from support import helpers
 from support import on_roles
@@ -84,10 +84,12 @@ def test_control_stale_draft_fails():
 
 def test_control_reused_uniforms_fail():
   """What a rejection has said of a uniform must not count twice."""
-  def judge(uniform, target, draft, token):
-    return uniform * draft[token] < target[token], target
+  def rule(uniforms, target, draft, tokens, valid):
+    return verifiers.recursive(False).rule(uniforms, target, draft, tokens,
+                                           valid)[0], target
 
-  wrong = prepared_chains.decoder((2, 2, 2), sampling.draw, judge)
+  wrong = prepared_chains.decoder((2, 2, 2), sampling.draw, dj.Verifier(
+      rule, frozenset(dj.Draws)))
   found = exactness.fit(dj.Method("wrong", wrong, None),
                         *exactness.random_tables(V), rows=ROWS, length=LENGTH)
   assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
@@ -106,7 +108,7 @@ def test_the_token_after_a_chain_is_drawn_of_the_target():
       dj.Sampling(0.0), 1, 3))
   chain = np.array([1, 2], np.int32), logits[:2]
   tokens, accepted = rounds.verify(
-      rounds.match, jax.random.key(0), logits, warper, chain, 2)
+      verifiers.match(), jax.random.key(0), logits, warper, chain, 2)
   assert accepted == 2 and tokens.tolist() == [1, 2, 0]
 
 

@@ -1,13 +1,15 @@
 """The step of draft trees: what is scored, and when it may be less."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.speculation import scoring
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from support import tiny_models as tiny
 
 METHOD = dj.methods.prompt_lookup(2, 2)
@@ -24,13 +26,15 @@ def score(function, valid):
   context = tiny.context(model.lm, model.params, prompts,
                          jnp.asarray(tiny.LENGTHS), None)
   cache = model.lm.init_cache(len(prompts), 8)
-  return function(context, cache, tree, jnp.ones(len(prompts), jnp.int32))
+  state = types.SimpleNamespace(target_cache=cache, length=jnp.ones(
+      len(prompts), jnp.int32))
+  return function(context, state, tree)
 
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_the_root_is_scored_either_way(valid):
-  logits, block = score(tree_decoder.score, valid)
-  found, fresh = score(tree_decoder.score_drafted, valid)
+  logits, block = score(scoring.all_nodes, valid)
+  found, fresh = score(scoring.root_unless_drafted, valid)
   np.testing.assert_allclose(found[:, 0], logits[:, 0], atol=1e-5)
   for x, y in zip(fresh.keys, block.keys):
     np.testing.assert_allclose(x[..., 0], y[..., 0], atol=1e-5)
@@ -40,9 +44,9 @@ def test_the_root_is_scored_either_way(valid):
 
 def test_texts_are_the_same_with_skipped_nodes_or_without():
   drafter = METHOD.sampled.drafter
-  assert drafter.skips
+  assert drafter.score
   scored = dj.Method("all are scored", *(
-      pair._replace(drafter=drafter._replace(skips=False))
+      pair._replace(drafter=drafter._replace(score=None))
       for pair in (METHOD.sampled, METHOD.greedy)))
   for temperature in (0.0, 1.0):
     texts = [tiny.generate(method, tiny.llama_models(), new=12,

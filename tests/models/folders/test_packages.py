@@ -64,7 +64,7 @@ def test_parts_are_joined_once(site):
 
 
 @pytest.mark.parametrize("name, error", [
-    ("absent", "package absent is not installed: pip install absent"),
+    ("absent", "package absent is not installed.$"),
     ("../x", "'../x' is no name of a package"), ("", "'' is no name of a pack"),
     ("two", "package two has a.gguf, b.gguf: a single GGUF file, or a single"),
     ("none", "package none has none: a single GGUF file"),
@@ -77,6 +77,19 @@ def test_what_is_no_model(site, name, error):
   (install(site, "gone", {"a.gguf": b""}) / "a.gguf").unlink()
   with pytest.raises(ValueError, match=error):
     packages.folder(f"package:{name}")
+
+
+def test_parts_without_a_home_directory(site, monkeypatch):
+  for i, name in enumerate(("one", "two")):
+    install(site, name, {f"m.gguf.part{i}": b"x"})
+  monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+  monkeypatch.setattr(packages.pathlib.Path, "home", _no_home)
+  with pytest.raises(ValueError, match="cannot be joined: no home directory"):
+    packages.folder("package:one+two")
+
+
+def _no_home():
+  raise RuntimeError("Could not determine home directory.")
 
 
 @pytest.mark.long

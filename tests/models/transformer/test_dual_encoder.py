@@ -61,7 +61,8 @@ def test_the_loss_is_that_of_the_right_continuation_among_all():
   lm, params = tiny.random_model(_CONFIG)
   tokens = np.random.default_rng(0).integers(0, 13, (2, 15))
   task = steps.continuations(3, 4, 6)
-  loss = lambda tokens: float(task.objective(lm)(params, batches.whole(tokens)))
+  loss = lambda tokens: float(steps.objective(task, lm)(
+      params, batches.whole(tokens)))
   pieces = tokens[:, :-1].reshape(4, 7)
   logits = np.array([[[product(a[:3], b[3:end]) for b in pieces]
                       for a in pieces] for end in (4, 5, 6, 7)])

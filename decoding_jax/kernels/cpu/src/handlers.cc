@@ -13,18 +13,30 @@
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
 
+using Pool = ffi::ThreadPool;
+using ffi::AnyBuffer;
+using F32 = ffi::Buffer<ffi::F32>;
+using S32 = ffi::Buffer<ffi::S32>;
+using U32 = ffi::Buffer<ffi::U32>;
+
+template <class Function>
+void EachRow(Pool pool, int64_t rows, Function function) {
+  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
+    for (; from < to; ++from) function(from);
+  });
+}
+
 template <class T, class X>
-void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
-                  int64_t inputs, ffi::RemainingArgs rest,
-                  ffi::RemainingRets results) {
+void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
+                  ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const size_t number = results.size();
   std::vector<Factor<T>> factors;
   std::vector<const float*> scales(number);
   for (size_t i = 0; i < number; ++i) {
-    const auto kernel = *rest.get<ffi::AnyBuffer>(i);
-    auto result = *results.get<ffi::Buffer<ffi::F32>>(i);
+    const auto kernel = *rest.get<AnyBuffer>(i);
+    auto result = *results.get<F32>(i);
     if (rest.size() > number) {
-      scales[i] = rest.get<ffi::Buffer<ffi::F32>>(number + i)->typed_data();
+      scales[i] = rest.get<F32>(number + i)->typed_data();
     }
     factors.push_back({static_cast<const T*>(kernel.untyped_data()),
                        {result->typed_data(), kernel.dimensions()[0]}});
@@ -41,10 +53,10 @@ void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
 
 // x [width, in], kernels [out, in] of one type, then of each, or of none,
 // scales [out] -> [width, out] of each kernel
-ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
-                      ffi::RemainingArgs rest, ffi::RemainingRets results) {
+ffi::Error ProductsOf(Pool pool, AnyBuffer x, ffi::RemainingArgs rest,
+                      ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
-  return OfBoth(x, *rest.get<ffi::AnyBuffer>(0),
+  return OfBoth(x, *rest.get<AnyBuffer>(0),
                 [&](auto numbers, auto weights) {
     using T = Pointed<decltype(weights)>;
     using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
@@ -54,8 +66,8 @@ ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
 }
 
 // x [..., in], scale [in] -> x over the root of its mean square, times scale
-ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
-                  ffi::Result<ffi::AnyBuffer> y, float epsilon, bool plus_one) {
+ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
+                  ffi::Result<AnyBuffer> y, float epsilon, bool plus_one) {
   const int64_t size = scale.element_count(), rows = x.element_count() / size;
   return OfFloats(x, [&](auto from) {
     using T = Pointed<decltype(from)>;
@@ -74,18 +86,18 @@ ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
 // q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
 // C] and a mask [B, T or 1, s] -> [B, H, G, T, C], and [B, H, G, T] the
 // logarithms of the sums of the exponentials of the scores
-ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
-                       ffi::RemainingArgs rest, ffi::ResultBuffer<ffi::F32> y,
-                       ffi::ResultBuffer<ffi::F32> log_sums, float cap) {
+ffi::Error AttentionOf(Pool pool, F32 q, ffi::RemainingArgs rest,
+                       ffi::Result<F32> y, ffi::Result<F32> log_sums,
+                       float cap) {
   const auto sizes = q.dimensions();
   const int64_t heads = sizes[1], groups = sizes[2], length = sizes[3];
   const int64_t channels = sizes[4], part = groups * length * channels;
   const float* queries = q.typed_data();
   float* result = y->typed_data();
   float* sums = log_sums->typed_data();
-  std::vector<ffi::AnyBuffer> arrays;
+  std::vector<AnyBuffer> arrays;
   for (size_t i = 0; i < rest.size(); ++i) {
-    arrays.push_back(*rest.get<ffi::AnyBuffer>(i));
+    arrays.push_back(*rest.get<AnyBuffer>(i));
   }
   return OfFloats(arrays[0], [&](auto first) {
     using T = Pointed<decltype(first)>;
@@ -107,14 +119,12 @@ ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
           .Attend(queries + index * part, result + index * part,
                   sums + index * groups * length);
     };
-    Team(pool).Share(sizes[0] * heads, 1, [=](int64_t from, int64_t to) {
-      for (; from < to; ++from) of_head(from);
-    });
+    EachRow(pool, sizes[0] * heads, of_head);
   });
 }
 
 // Keys [..., B, H, C, S] or values [..., B, H, S, C].
-Array ArrayOf(ffi::AnyBuffer x, bool keys) {
+Array ArrayOf(AnyBuffer x, bool keys) {
   const auto last = x.dimensions().end();
   const int64_t item = ffi::ByteWidth(x.element_type());
   Array array{static_cast<char*>(x.untyped_data()),
@@ -126,15 +136,15 @@ Array ArrayOf(ffi::AnyBuffer x, bool keys) {
 
 // slots [B, K], lengths [B], then keys and values of a cache, which are the
 // results as well, and those of a block
-ffi::Error CommitOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> slots,
-                    ffi::Buffer<ffi::S32> lengths, ffi::RemainingArgs arrays,
-                    ffi::RemainingRets, int64_t keys) {
+ffi::Error CommitOf(Pool pool, S32 slots, S32 lengths,
+                    ffi::RemainingArgs arrays, ffi::RemainingRets,
+                    int64_t keys) {
   const int64_t number = arrays.size() / 2;
   std::vector<Array> targets, sources;
   for (int64_t i = 0; i < number; ++i) {
     const bool first = i < keys;
-    targets.push_back(ArrayOf(*arrays.get<ffi::AnyBuffer>(i), first));
-    sources.push_back(ArrayOf(*arrays.get<ffi::AnyBuffer>(number + i), first));
+    targets.push_back(ArrayOf(*arrays.get<AnyBuffer>(i), first));
+    sources.push_back(ArrayOf(*arrays.get<AnyBuffer>(number + i), first));
   }
   Commit(pool, std::move(targets), std::move(sources), slots.typed_data(),
          slots.dimensions()[1], lengths.typed_data(), slots.dimensions()[0]);
@@ -143,51 +153,43 @@ ffi::Error CommitOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> slots,
 
 // x [..., V], divisor [...], of which each is for as many rows of x -> the
 // largest of each row, and the logarithm of its mass
-ffi::Error NormalizerOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
-                        ffi::Buffer<ffi::F32> divisor,
-                        ffi::ResultBuffer<ffi::F32> largest,
-                        ffi::ResultBuffer<ffi::F32> log_mass) {
+ffi::Error NormalizerOf(Pool pool, F32 x, F32 divisor, ffi::Result<F32> largest,
+                        ffi::Result<F32> log_mass) {
   const int64_t rows = largest->element_count(), size = x.dimensions().back();
   const int64_t each = rows / divisor.element_count();
   const float *numbers = x.typed_data(), *divisors = divisor.typed_data();
   float *most = largest->typed_data(), *mass = log_mass->typed_data();
-  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
-    for (; from < to; ++from) {
-      Normalizer(numbers + from * size, size, divisors[from / each],
-                 most + from, mass + from);
-    }
+  EachRow(pool, rows, [=](int64_t row) {
+    Normalizer(numbers + row * size, size, divisors[row / each], most + row,
+               mass + row);
   });
   return ffi::Error::Success();
 }
 
 // keys [..., 2], log_probs [..., V] -> perturbed [..., k] and tokens [..., k]
-ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
-                   ffi::Buffer<ffi::F32> log_probs,
-                   ffi::ResultBuffer<ffi::F32> perturbed,
-                   ffi::ResultBuffer<ffi::S32> tokens) {
+ffi::Error DrawsOf(Pool pool, U32 keys, F32 log_probs,
+                   ffi::Result<F32> perturbed, ffi::Result<S32> tokens) {
   const int64_t size = log_probs.dimensions().back();
   const int64_t k = tokens->dimensions().back();
   const uint32_t* key = keys.typed_data();
   const float* distribution = log_probs.typed_data();
   float* values = perturbed->typed_data();
   int32_t* places = tokens->typed_data();
-  Team(pool).Share(keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
-    for (; from < to; ++from) {
-      GumbelTopK(key + 2 * from, distribution + from * size, size, values + from * k,
-                 places + from * k, k);
-    }
+  EachRow(pool, keys.element_count() / 2, [=](int64_t row) {
+    GumbelTopK(key + 2 * row, distribution + row * size, size, values + row * k,
+               places + row * k, k);
   });
   return ffi::Error::Success();
 }
 
 // keys [..., 2], numbers [..., n] or nothing -> both halves of the hash of
 // each, or of 0, 1, ..., [..., n, 2]
-ffi::Error HashesOf(ffi::Buffer<ffi::U32> keys, ffi::RemainingArgs numbers,
-                    ffi::ResultBuffer<ffi::U32> hashes) {
+ffi::Error HashesOf(U32 keys, ffi::RemainingArgs numbers,
+                    ffi::Result<U32> hashes) {
   const int64_t size = hashes->dimensions().end()[-2];
   const int64_t rows = keys.element_count() / 2;
   const auto* from = numbers.size() ?
-      numbers.get<ffi::Buffer<ffi::U32>>(0)->typed_data() : nullptr;
+      numbers.get<U32>(0)->typed_data() : nullptr;
   auto* to = reinterpret_cast<uint32_t(*)[2]>(hashes->typed_data());
   for (int64_t row = 0; row < rows; ++row) {
     Hashes(keys.typed_data() + 2 * row, from ? from + row * size : nullptr,
@@ -197,9 +199,9 @@ ffi::Error HashesOf(ffi::Buffer<ffi::U32> keys, ffi::RemainingArgs numbers,
 }
 
 // anything -> arrays, zeros if they are to be
-ffi::Error RoomOf(ffi::AnyBuffer, ffi::RemainingRets results, bool zeros) {
+ffi::Error RoomOf(AnyBuffer, ffi::RemainingRets results, bool zeros) {
   for (size_t i = 0; zeros && i < results.size(); ++i) {
-    auto array = *results.get<ffi::AnyBuffer>(i);
+    auto array = *results.get<AnyBuffer>(i);
     std::memset(array->untyped_data(), 0, array->size_bytes());
   }
   return ffi::Error::Success();
@@ -207,13 +209,13 @@ ffi::Error RoomOf(ffi::AnyBuffer, ffi::RemainingRets results, bool zeros) {
 
 // Where, then targets [B, M, ...], which are the results as well, and as many
 // sources [B, W, ...]
-ffi::Error PutOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> start,
-                 ffi::RemainingArgs arrays, ffi::RemainingRets) {
+ffi::Error PutOf(Pool pool, S32 start, ffi::RemainingArgs arrays,
+                 ffi::RemainingRets) {
   const size_t number = arrays.size() / 2;
   Team team(pool);
   for (size_t i = 0; i < number; ++i) {
-    const auto target = *arrays.get<ffi::AnyBuffer>(i);
-    const auto source = *arrays.get<ffi::AnyBuffer>(number + i);
+    const auto target = *arrays.get<AnyBuffer>(i);
+    const auto source = *arrays.get<AnyBuffer>(number + i);
     const auto most = target.dimensions(), given = source.dimensions();
     const int64_t row = target.size_bytes() / most[0];
     const int64_t size = source.size_bytes() / given[0];
@@ -231,80 +233,21 @@ ffi::Error PutOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> start,
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    products, ProductsOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::AnyBuffer>()
-        .RemainingArgs()
-        .RemainingRets());
+#define HANDLER(name, function, ...) \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, ffi::Ffi::Bind() __VA_ARGS__)
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    norm, NormOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::AnyBuffer>()
-        .Arg<ffi::AnyBuffer>()
-        .Ret<ffi::AnyBuffer>()
-        .Attr<float>("epsilon")
-        .Attr<bool>("plus_one"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    attention, AttentionOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::Buffer<ffi::F32>>()
-        .RemainingArgs()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .Attr<float>("cap"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    commit, CommitOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::Buffer<ffi::S32>>()
-        .Arg<ffi::Buffer<ffi::S32>>()
-        .RemainingArgs()
-        .RemainingRets()
-        .Attr<int64_t>("keys"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    normalizer, NormalizerOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::Buffer<ffi::F32>>()
-        .Arg<ffi::Buffer<ffi::F32>>()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .Ret<ffi::Buffer<ffi::F32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    draws, DrawsOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::Buffer<ffi::U32>>()
-        .Arg<ffi::Buffer<ffi::F32>>()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .Ret<ffi::Buffer<ffi::S32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    hashes, HashesOf,
-    ffi::Ffi::Bind()
-        .Arg<ffi::Buffer<ffi::U32>>()
-        .RemainingArgs()
-        .Ret<ffi::Buffer<ffi::U32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    room, RoomOf,
-    ffi::Ffi::Bind()
-        .Arg<ffi::AnyBuffer>()
-        .RemainingRets()
-        .Attr<bool>("zeros"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    put, PutOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::Buffer<ffi::S32>>()
-        .RemainingArgs()
-        .RemainingRets());
+HANDLER(products, ProductsOf,
+        .Ctx<Pool>().Arg<AnyBuffer>().RemainingArgs().RemainingRets());
+HANDLER(norm, NormOf, .Ctx<Pool>().Arg<AnyBuffer>().Arg<AnyBuffer>()
+        .Ret<AnyBuffer>().Attr<float>("epsilon").Attr<bool>("plus_one"));
+HANDLER(attention, AttentionOf, .Ctx<Pool>().Arg<F32>().RemainingArgs()
+        .Ret<F32>().Ret<F32>().Attr<float>("cap"));
+HANDLER(commit, CommitOf, .Ctx<Pool>().Arg<S32>().Arg<S32>().RemainingArgs()
+        .RemainingRets().Attr<int64_t>("keys"));
+HANDLER(normalizer, NormalizerOf,
+        .Ctx<Pool>().Arg<F32>().Arg<F32>().Ret<F32>().Ret<F32>());
+HANDLER(draws, DrawsOf,
+        .Ctx<Pool>().Arg<U32>().Arg<F32>().Ret<F32>().Ret<S32>());
+HANDLER(hashes, HashesOf, .Arg<U32>().RemainingArgs().Ret<U32>());
+HANDLER(room, RoomOf, .Arg<AnyBuffer>().RemainingRets().Attr<bool>("zeros"));
+HANDLER(put, PutOf, .Ctx<Pool>().Arg<S32>().RemainingArgs().RemainingRets());

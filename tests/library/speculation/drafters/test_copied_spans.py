@@ -61,9 +61,9 @@ def texts(method, temperature):
 @of_both
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_are_the_same_if_all_nodes_are_scored(temperature, method):
-  assert method.sampled.drafter.narrow
+  assert method.sampled.drafter.score
   whole = dj.Method("all are scored", *(
-      pair._replace(drafter=pair.drafter._replace(narrow=None))
+      pair._replace(drafter=pair.drafter._replace(score=None))
       for pair in (method.sampled, method.greedy)))
   np.testing.assert_array_equal(*(
       texts(x, temperature).tokens for x in (method, whole)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, shared_nodes
 from decoding_jax.types import NONE
 from models import transformer
@@ -146,11 +146,16 @@ def test_packed_nodes_are_scored_as_all_are(config):
       jnp.array([[3, 4, 5, 6]] * 3), jnp.array([[NONE, 0, 0, 2]] * 3), valid)
   context = tiny.context(lm, params, prompts, jnp.asarray(tiny.LENGTHS), None)
   model = tiny.Model(lm, params)
-  cache, length = tiny.committed(model, prompts, jnp.asarray(
-      tiny.LENGTHS), 8), jnp.asarray(tiny.LENGTHS) + 1
-  expected, found = (jax.jit(score)(context, cache, tree, length) for score in (
-      tree_decoder.score, functools.partial(
-          tree_decoder.score_valid, lambda rows: rows + 2)))
+  lengths = jnp.asarray(tiny.LENGTHS)
+  cache = tiny.committed(model, prompts, lengths, 8)
+
+  def run(score):
+    return jax.jit(lambda cache, length: score(
+        context, types.SimpleNamespace(target_cache=cache, length=length),
+        tree))(cache, lengths + 1)
+
+  expected, found = map(run, (scoring.all_nodes, functools.partial(
+      scoring.valid_nodes, lambda rows: rows + 2)))
 
   def same(x, y):
     np.testing.assert_allclose(np.asarray(x)[valid], np.asarray(y)[valid],
@@ -171,6 +176,7 @@ def test_packed_nodes_are_scored_as_all_are(config):
     (dict(most=1), "most=1: a number from 2 to 4"),
     (dict(verification="conditional_ot"), "verification='conditional_ot'"),
     (dict(verification="rheo"), "verification='rheo': one of 'match', 're"),
+    (dict(verification="layer"), "'match', 'recursive', 'traversal', 'shared"),
     (dict(rank_temperature=0), "rank_temperature=0: a number from 0.01")],
                          ids=str)
 def test_wrong_options(arguments, words):

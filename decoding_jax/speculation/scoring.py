@@ -1,0 +1,70 @@
+"""What the target says of a draft tree: the one target forward of a step.
+
+Each function is a `Drafter.score`, or makes one of its first arguments. They
+differ in which nodes they leave out because no verifier will test them.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import Context, DecodeState, DraftTree
+
+
+def all_nodes(context: Context, state: DecodeState, tree: DraftTree,
+              pending=None):
+  """Scores the root and all nodes: logits `[B, M, V]`, a block of M slots."""
+  del pending
+  return _forward(context, state, tree, tree.tokens.shape[1])
+
+
+def first_nodes(size: int, context: Context, state: DecodeState,
+                tree: DraftTree, pending=None):
+  """Scores `size` nodes alone in a step in which no row has a later valid one.
+
+  Such a step costs what one of so small a tree does. Logits of the other nodes
+  are 0, and their slots of the block empty.
+  """
+  del pending
+  slots = tree.tokens.shape[1]
+
+  def first(tree):
+    logits, block = _forward(context, state, tree.replace(
+        tokens=tree.tokens[:, :size], mask=tree.mask[:, :size, :size]), slots)
+    return jnp.pad(logits, ((0, 0), (0, slots - size), (0, 0))), block
+
+  return jax.lax.cond(tree.valid[:, size:].any(),
+                      functools.partial(all_nodes, context, state), first, tree)
+
+
+# For drafters that often draft nothing: such a step is one of plain decoding.
+root_unless_drafted = functools.partial(first_nodes, 1)
+
+
+def valid_nodes(budget, context: Context, state: DecodeState, tree: DraftTree,
+                pending=None):
+  """Scores the roots and valid nodes alone, of which all rows have `budget(B)`.
+
+  Linear layers compute these B + N tokens, whichever rows they are of; for
+  attention, which reads a cache of each row, rows have M tokens again.
+  """
+  if not context.target.packs:
+    return all_nodes(context, state, tree, pending)
+  size = len(tree.tokens) + budget(len(tree.tokens))
+  nodes, = jnp.nonzero(tree.valid.ravel(), size=size,
+                       fill_value=tree.valid.size)
+  return _forward(context, state, tree, tree.tokens.shape[1],
+                  nodes.astype(jnp.int32))
+
+
+def _forward(context, state, tree, slots, *packed):
+  """Runs the target on a tree, into a block of at least as many slots."""
+  cache, size = state.target_cache, tree.tokens.shape[1]
+  positions = (state.length - 1)[:, None] + tree_lib.positions(tree)
+  mask = jnp.pad(tree.mask, ((0, 0), (0, 0), (0, slots - size)))
+  return context.target.forward(
+      context.target_params, tree.tokens, positions, cache,
+      cache_lib.init_block(cache, slots), 0, mask, *packed)

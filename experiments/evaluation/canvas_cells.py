@@ -1,0 +1,145 @@
+"""The cells of `experiments.diffusion`: each method on examples of tasks."""
+
+import ast
+import functools
+import inspect
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.data import canvas_tasks
+from experiments.harness import cells
+from experiments.scoring import intervals
+from experiments.timing import stopwatch
+from models.text import tokenizers
+
+
+def read(spec: str) -> dj.canvas.Method:
+  """Makes a method of a string such as "static(4)".
+
+  Raises:
+    UserError: naming the string and what is allowed.
+  """
+  names = dj.canvas.methods.names()
+  try:
+    call = ast.parse(spec.strip(), mode="eval").body
+    name, values = call.func.id, [ast.literal_eval(x) for x in call.args]
+    named = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
+    if name not in names:
+      raise ValueError(f"{name!r} is not one of {', '.join(names)}")
+    make = getattr(dj.canvas.methods, name)
+    inspect.signature(make).bind(*values, **named)
+    return make(*values, **named)
+  except (AttributeError, SyntaxError, TypeError, ValueError) as e:
+    raise launch.UserError(f"--config.methods: {spec!r}: {e}.") from e
+
+
+def decoder(config, model, params, method, method_params=None, **more):
+  """Returns `(keys, prompts, lengths) -> Filled` of a method.
+
+  `method_params` are those of Learn2PD; `**more`, of `dj.canvas.generate`,
+  replaces what the config says.
+  """
+  eos_id = canvas_tasks.WORDS.index(tokenizers.EOS)
+  arguments = dict(
+      method=method, model=model, params=params, length=canvas_tasks.CANVAS,
+      block=config.block, sampling=dj.Sampling(config.temperature),
+      method_params=method_params if method.needs_params else None,
+      eos_id=eos_id if config.eos or method.ends_text else None)
+  return functools.partial(dj.canvas.generate, **{**arguments, **more})
+
+
+def make_batches(examples, size, seed):
+  """Returns batches (keys, prompts, lengths) of a size, in order."""
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(
+      jax.random.key(seed), np.arange(len(examples)))
+  prompts = np.array([canvas_tasks.prompt(*x[:3]) for x in examples], np.int32)
+  lengths = np.full(len(examples), prompts.shape[1], np.int32)
+  return [(keys[i:i + size], prompts[i:i + size], lengths[i:i + size])
+          for i in range(0, len(examples), size)]
+
+
+def measure(config, methods, decoders, train_filter, examples, path) -> list:
+  """Measures what has no record yet; the baseline is the first of the methods.
+
+  Args:
+    config: `batch` and `seed`.
+    methods: of `read`.
+    decoders: `(method, method_params=...) -> decoder`.
+    train_filter: `() -> params` of Learn2PD.
+    examples: of `canvas_tasks.draw`.
+    path: file of the records.
+
+  Returns:
+    Records with `metrics`.
+  """
+  batches = make_batches(examples, config.batch, config.seed)
+  filters = functools.cache(train_filter)
+
+  def decode(method):
+    decoded = decoders(method, method_params=filters() if method.needs_params
+                       else None)
+    return lambda batch: decoded(*batch)
+
+  warm_up = lambda method: lambda: decode(method)(batches[0])
+
+  def record(method, *_):
+    return counts(cells.timed(decode(method), decode(methods[0]), batches,
+                              len(batches), stopwatch.timed), examples)
+
+  records = cells.run(
+      [cells.Cell({"method": x.name}, functools.partial(record, x), x.name,
+                  warm_up(x)) for x in methods],
+      path, "tokens", first={methods[0].name: warm_up(methods[0])})
+  return [{**x, "metrics": figures(x, records[0], config.seed)}
+          for x in records]
+
+
+def counts(timed, examples) -> dict:
+  """Returns counts of each example and seconds of each batch, for JSON.
+
+  `emitted` are the tokens up to the end of the text; `reference_seconds` those
+  of the baseline next to a batch.
+  """
+  outputs = jax.device_get(timed.outputs)
+  gather = lambda name: np.concatenate([getattr(x, name) for x in outputs])
+  tokens = gather("tokens")
+  return {
+      "tasks": [example[0] for example in examples],
+      "right": [bool(canvas_tasks.is_right(example, row))
+                for example, row in zip(examples, tokens)],
+      "tokens": tokens.tolist(),
+      "emitted": [min(len(canvas_tasks.words(row)) + 1, canvas_tasks.CANVAS)
+                  for row in tokens],
+      "forwards": gather("forwards").tolist(),
+      "steps": gather("steps").tolist(),
+      "seconds": timed.seconds,
+      "reference_seconds": [seconds for _, seconds in timed.references]}
+
+
+def figures(record, baseline, seed) -> dict[str, list]:
+  """Returns accuracy, forwards a token and rates, with 95 % intervals.
+
+  The speed-up is over `baseline_rate`, that of the baseline's record timed in
+  the course of this one.
+  """
+  right, emitted = (np.array(record[name], float)
+                    for name in ("right", "emitted"))
+  forwards, rows = np.array(record["forwards"], float), len(right)
+  seconds, references = (np.array(record[name]) for name in (
+      "seconds", "reference_seconds"))
+  # Batches are the unit: what this method writes a second over the baseline.
+  starts = np.arange(0, rows, -(-rows // len(seconds)))
+  per_batch = np.add.reduceat(emitted, starts)
+  base = np.add.reduceat(np.array(baseline["emitted"], float), starts)
+  ratio = (per_batch / seconds) / (base / references)
+  pair = lambda x, y: intervals.json_values(intervals.interval(x, y, seed))
+  return {
+      "accuracy": pair(right, np.ones(rows)),
+      "forwards_per_token": pair(forwards, emitted),
+      "tokens_per_forward": pair(emitted, forwards),
+      "tokens_per_second": pair(per_batch, seconds),
+      "baseline_rate": [base.sum() / references.sum()],
+      "speed_up": pair(ratio, np.ones(len(ratio)))}

@@ -1,0 +1,91 @@
+"""The figures of an experiment."""
+
+from matplotlib import colors
+import numpy as np
+from PIL import Image
+
+from experiments.app import text_tables
+from experiments.evaluation import tree_tables
+from experiments.harness import figures
+from support import tiny_records
+
+
+def _tree(experiment, point, label, nodes, value):
+  return {"experiment": experiment, "point": point, "label": label,
+          "temperature": 1.0, "nodes": nodes, "metric": "mbsu", "value": value,
+          "low": None, "high": None}
+
+
+def _series(ax):
+  """The lines of a panel: dict from labels to (x, y, color)."""
+  handles, labels = ax.get_legend_handles_labels()
+  return {label: (handle.lines[0].get_xdata().tolist(),
+                  handle.lines[0].get_ydata().tolist(),
+                  handle.lines[0].get_color())
+          for handle, label in zip(handles, labels)}
+
+
+def test_trees_are_drawn_where_they_are():
+  """At their depth or number of nodes, which may be less than the budget."""
+  trees = [_tree("length", 2, "SD", 2, 1.5), _tree("length", 4, "SD", 4, 2.0),
+           _tree("length", 2, "RSD-S", 9, 1.75),
+           *(_tree("budget", n, "SD", 5, 2.5) for n in (8, 64)),
+           *(_tree("budget", n, "new", n - 1, n / 8) for n in (64, 8))]
+  fig = figures.chart({place: tree_tables.panel("", some) for place, some in (
+      text_tables.grouped(trees, "temperature", "experiment").items())}, "MBSU")
+  length, budget = map(_series, fig.axes)
+  assert length["SD"][:2] == ([2, 4], [1.5, 2])
+  assert length["RSD-S"][:2] == ([2], [1.75])
+  assert budget["SD"][:2] == ([5], [2.5])
+  assert budget["new"][:2] == ([7, 63], [1, 8])
+  # A method has one colour in all panels, and the legend has all methods.
+  assert length["SD"][2] == budget["SD"][2]
+  assert len({x[2] for x in (*length.values(), *budget.values())}) == 3
+  assert [x.get_text() for x in fig.legends[0].texts] == ["SD", "RSD-S", "new"]
+  fig.draw_without_rendering()
+  assert [x.get_text() for x in fig.axes[1].get_xticklabels()] == ["8", "64"]
+  assert [x.get_text() for x in fig.axes[0].get_xticklabels()] == ["2", "4"]
+
+
+def test_methods_have_colours_of_their_own():
+  labels = ["SD", "RSD-S", *map(str, range(14))]
+  assert len({color for color, _ in figures.styles(labels).values()}) == 16
+  assert len(set(figures.styles([*map(str, range(100))]).values())) == 100
+
+
+def test_colours_of_few_points_are_in_the_file(tmp_path):
+  used = figures.styles([*map(str, range(16))])
+  fig = figures.chart({(0, 0): figures.Panel({
+      label: [(x, [1, 0.9, 1.1])] for x, label in enumerate(used)})}, "")
+  figures.save_png(fig, tmp_path / "a.png")
+  image = Image.open(tmp_path / "a.png").convert("RGB")
+  there = np.array([color for _, color in image.getcolors()])
+  for color, _ in used.values():
+    wanted = np.multiply(colors.to_rgb(color), 255)
+    assert abs(there - wanted).max(axis=1).min() < 16, color
+  assert [255] * 3 in there.tolist()
+
+
+def test_numbers_of_a_logarithmic_axis_are_plain():
+  fig = figures.chart({(0, 0): figures.Panel(
+      {"SD": [(0.9, [1, None, None]), (12, [2, None, None])]}, log=True)}, "")
+  ax, = fig.axes
+  fig.draw_without_rendering()
+  low, high = ax.get_xlim()
+  assert [x.get_text() for x in ax.get_xticklabels()
+          if low <= x.get_position()[0] <= high] == ["1", "2", "5", "10"]
+  assert not ax.get_xticklabels(minor=True)
+
+
+def test_a_panel_has_all_categories_and_the_fastest_sizes():
+  slow = tiny_records.record("speculative(4)", [9.0] * 3)
+  cells = tiny_records.cells([*tiny_records.records(), slow])
+  fig = figures.chart({(0, 0): tree_tables.panel_of_categories("", [
+      r for r in cells if r["metric"] == "token_rate_ratio"
+      and r["method"] != "autoregressive"])}, "speed-up")
+  ax, = fig.axes
+  assert [x.get_text() for x in ax.get_xticklabels()] == ["qa", "rag", "all"]
+  labels = ax.get_legend_handles_labels()[1]
+  assert labels == ["SD", "RSD-C"]
+  chain = ax.containers[labels.index("SD")].lines[0].get_ydata()
+  assert [round(y, 2) for y in chain] == [1.67, 1.54, 1.58]
