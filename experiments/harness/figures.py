@@ -66,7 +66,7 @@ def chart(panels, y_title, baseline=None, width=3.2, **style):
   by_label = styles(dict.fromkeys(
       label for panel in panels.values() for label in panel.series))
   for ax, at in zip(axes.flat, itertools.product(rows, columns)):
-    _draw_panel(ax, panels[at], by_label, style)
+    _draw_panel(ax, panels.get(at, Panel({})), by_label, style)
     ax.grid(axis="y" if baseline is not None else "both", alpha=0.3)
     if baseline is not None:
       ax.axhline(baseline, color="black", linewidth=0.8, linestyle=":")
