@@ -74,10 +74,8 @@ def draw(keys, context: Context, sampler: Sampler, newest, room,
         log_probs=out.log_probs + jnp.where(alive, chosen, 0),
         own_log_probs=put(out.own_log_probs,
                           token_buffer.log_probs(logits, tokens)))
-    ended = token_buffer.ends(tokens, context.eos_id)
-    if end is not None:
-      ended |= tokens == end
-    return alive & ~ended & (i + 1 < room)[:, None], out
+    return token_buffer.go_on(context, alive, tokens, room[:, None] - i - 1,
+                              end), out
 
   def step(carry):
     i, alive, out = carry
@@ -105,11 +103,7 @@ def draw(keys, context: Context, sampler: Sampler, newest, room,
 
 
 def score(sampler: Sampler, newest, drawn: Segments, sizes: Sizes) -> Segments:
-  """Scores segments of another model by one forward.
-
-  The log-probabilities and the block are those of this model; `calls` is 1 for
-  each row that has segments.
-  """
+  """Scores segments by another model: its log-probs, block and calls."""
   batch, (count, steps, _) = len(newest), sizes
   inner = drawn.tokens[..., :-1].swapaxes(1, 2).reshape(batch, -1)
   mask = _mask(sizes)

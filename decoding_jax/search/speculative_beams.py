@@ -169,7 +169,7 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
                        lambda x, i, token: x[i, token])(log_probs, parents,
                                                         tokens))
     levels.append(nodes)
-    alive = nodes.valid & ~token_buffer.ends(tokens, context.eos_id) & (
+    alive = token_buffer.go_on(context, nodes.valid, tokens) & (
         scores.log_probs > -jnp.inf)
     above, first = first, first + sizes.width
   return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *levels), block
@@ -242,7 +242,7 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
             drafted: _Nodes, logits, runs, limit):
   """Goes on with beam search for as long as its beams are drafted.
 
-  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and the
+  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and
   slots to keep them in, `_NOWHERE` for those that only fill up J.
   """
   order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]

@@ -75,10 +75,7 @@ def empty(batch: int, limit: int, slots: int) -> Texts:
 
 def begin(cache: Cache, batch: int, limit: int, slots: int, state,
           counts) -> Texts:
-  """Returns the same for a search by levels, of one cache.
-
-  `state` is a tree of `[B, 1, ...]`, `counts` a dict of `[B]`.
-  """
+  """Returns the same for a search by levels, with `counts` a row."""
   return empty(batch, limit, slots).replace(
       beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
                         beam_lib.root()),
@@ -211,16 +208,12 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
 
 
 def append(context: Context, texts: Texts, tokens, logits,
-           pause=(NONE,)) -> Texts:
-  """Adds `tokens [B, W]` to texts that are alive.
-
-  After a token of `pause [...]` a text is not alive, as after its end.
-  """
+           pause=None) -> Texts:
+  """Adds `tokens [B, W]` to texts that are alive, which `pause` may end."""
   new = _put(texts, tokens, token_buffer.log_probs(logits, tokens))
-  over = (token_buffer.ends(tokens, context.eos_id) |
-          (new.lengths == texts.tokens.shape[-1]) |
-          token_buffer.ends(tokens, jnp.asarray(pause)))
-  return new.replace(alive=texts.alive & ~over)
+  return new.replace(alive=token_buffer.go_on(
+      context, texts.alive, tokens, texts.tokens.shape[-1] - new.lengths,
+      pause))
 
 
 def grow(expand, width, context: Context, keys, i, logits,
@@ -240,7 +233,7 @@ def grow(expand, width, context: Context, keys, i, logits,
   own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]
   return _put(new, tokens, own_log_probs).replace(
       # A text of probability 0 only fills up W.
-      alive=(new.alive & ~token_buffer.ends(tokens, context.eos_id) &
+      alive=(token_buffer.go_on(context, new.alive, tokens) &
              (beam.log_probs > -jnp.inf)),
       beam=beam, counts=counts,
       mask=new.mask | (jnp.arange(new.mask.shape[-1])[None, None] == own))
@@ -270,18 +263,15 @@ def _put(texts: Texts, tokens, log_probs) -> Texts:
       lengths=texts.lengths + texts.alive.astype(jnp.int32))
 
 
-def no_stats(state: DecodeState, extra) -> DecodeState:
+def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
   """Returns the state with counts of 0, and further ones as in `extra`."""
-  return state.replace(stats=Stats.zeros(len(state.length)).replace(
+  return state.replace(stats=Stats.zeros(len(state.length), depth).replace(
       extra=extra))
 
 
 def commit(state: DecodeState, texts: Texts, extra, *, target_calls,
            **counts) -> DecodeState:
-  """Commits the first text of each row, with which all rows are done.
-
-  `extra` are further counts of a row, `counts` fields of `Stats`.
-  """
+  """Commits the first text of each row, with which all rows are done."""
   count = texts.lengths[:, 0]
   put = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
                                               count)

@@ -1,124 +1,28 @@
-"""Which tree to draft: from what is accepted and what forwards cost.
+"""The fixed tree of most expected tokens, for known acceptance rates.
 
 The model of acceptance is that of Sequoia (arXiv 2402.12374, section 3.1): a
 sibling is accepted, where those before it were rejected, with a probability
 that depends on its rank; here on its depth as well. Plain numpy.
 """
 
-import functools
-import itertools
-from typing import Any, Callable, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from decoding_jax.speculation import expanders, verifiers
-
-# Probabilities are kept off 0 and 1, of which no count can be sure.
-_SURE = 1e-3
-# The longest stem that is looked at, a path before the first branching.
-_STEM = 3
-# Trials that the mean of a run counts for, where those of a position are few.
-_PRIOR = 5
-
 
 class Acceptance(NamedTuple):
-  """What is accepted where; see `acceptance`.
-
-  Attributes:
-    by_rank: `[K]`, of a sibling of each rank, those before it rejected.
-    hazard: `[D]`, how much more than on average is accepted at depth 1, ..., D;
-      the last one holds below.
-    beam: `[D]`, the same exponent for a level of a beam; it grows with the
-      logarithm of its width.
-  """
+  """What is accepted where; `metrics.acceptance_by_rank` counts it."""
+  # `[K]`, of a sibling of each rank, those before it rejected.
   by_rank: np.ndarray
+  # `[D]`, how much more than on average is accepted at depth 1, ..., D; the
+  # last one holds below.
   hazard: np.ndarray
-  beam: np.ndarray
-
-
-class Costs(NamedTuple):
-  """Seconds of the parts of a step.
-
-  Attributes:
-    target: of a target forward, by fresh tokens.
-    draft: of a draft forward, by fresh tokens.
-    rest: of everything else, by levels and by nodes of the tree.
-  """
-  target: Callable[[int], float]
-  draft: Callable[[int], float]
-  rest: Callable[[int, int], float]
-
-
-class Plan(NamedTuple):
-  """A method, and what is predicted of it.
-
-  Attributes:
-    spec: name and sizes, as in `decoding_jax.methods`.
-    tokens: expected tokens of a step.
-    seconds: of a step.
-    rate: tokens per second of a row.
-  """
-  spec: dict[str, Any]
-  tokens: float
-  seconds: float
-  rate: float
-
-
-def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
-               width) -> Acceptance:
-  """What counts of three runs say of acceptance.
-
-  Args:
-    tested_by_rank: `[K]`, of trees of siblings without replacement.
-    accepted_by_rank: `[K]`, of the same.
-    chain: `[D + 1]`, steps that accepted exactly 0, 1, ..., D drafts of a
-      chain.
-    beam: `[D' + 1]`, the same of a beam.
-    width: of the beam, at least 2.
-
-  Returns:
-    `Acceptance`. What was seldom seen is drawn to the mean of the run.
-  """
-  by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
-                         np.asarray(tested_by_rank, float)))
-  chain, beam = (np.log1p(-_by_depth(counts)) for counts in (chain, beam))
-  known = chain[np.minimum(np.arange(len(beam)), len(chain) - 1)]
-  return Acceptance(by_rank, chain / np.log1p(-by_rank[0]), np.maximum(
-      (beam / known - 1) / np.log(width), 0))
-
-
-def acceptance_of_ranks(ranks, most: int, depth: int) -> Acceptance:
-  """Returns what texts say of acceptance, where drafts follow the text.
-
-  Args:
-    ranks: list of `[n]` integers, one array a text: the rank that each of its
-      tokens has among the children of the text before it, the best one 0.
-    most: K, children of a node; a rank of K or more is accepted by none.
-    depth: D, levels of chains that are counted.
-
-  Returns:
-    `Acceptance`, in which wider beams accept no more.
-  """
-  known = np.concatenate([np.zeros(0, int), *ranks])
-  tested = [(known >= rank).sum() for rank in range(most)]
-  hits = [(known == rank).sum() for rank in range(most)]
-  chain = np.zeros(depth + 1)
-  for of_text in ranks:
-    for start in range(len(of_text) - depth + 1):
-      missed = np.flatnonzero(of_text[start:start + depth])
-      chain[missed[0] if len(missed) else depth] += 1
-  return acceptance(tested, hits, chain, chain, 2)
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
-  """Tokens of a step with a tree, the one after the path included.
+  """Returns tokens of a step: 1 and the sum of nodes' acceptance probabilities.
 
-  Args:
-    children: of each node of level 0, 1, ..., D - 1, as in `methods.sequoia`.
-    accept: what is accepted.
-
-  Returns:
-    1 plus the sum over nodes of the probability that they are accepted.
+  `children` are of each node of level 0, 1, ..., as in `methods.sequoia`.
   """
   reached, total = [1.0], 1.0
   for depth, counts in enumerate(children, 1):
@@ -133,26 +37,12 @@ def expected_tokens(children, accept: Acceptance) -> float:
   return total
 
 
-def beam_tokens(width: int, depth: int, accept: Acceptance) -> float:
-  """Returns what `expected_tokens` does, of a beam of so many a level."""
-  chances = [_of_beam(accept, width, level) for level in range(1, depth + 1)]
-  return 1 + float(np.cumprod(chances).sum())
-
-
 def best_trees(accept: Acceptance, nodes: int, depth: int):
-  """The trees of most expected tokens (arXiv 2402.12374, section 3.1.2).
+  """Returns the trees of most expected tokens (arXiv 2402.12374, 3.1.2).
 
   Dynamic programming over the nodes of a subtree, the depth of its root and the
-  rank of the next sibling.
-
-  Args:
-    accept: what is accepted.
-    nodes: most nodes of a tree, the root not counted.
-    depth: most levels.
-
-  Returns:
-    list: at n - 1 the `children` of the tree of n nodes, as of
-    `methods.sequoia`. It has fewer where more would not help.
+  rank of the next sibling. At n - 1 of the list are the `children`, as of
+  `methods.sequoia`, of the tree of n nodes, or fewer if more would not help.
   """
   # Tokens that are expected below an accepted node, by the nodes there.
   below, choices = np.zeros(nodes + 1), []
@@ -169,17 +59,13 @@ def best_trees(accept: Acceptance, nodes: int, depth: int):
 
 
 def _split(hit, first, rest):
-  """The best sizes of the first sibling's subtree.
+  """Returns the most that 0, ..., n nodes are worth, and the first one's share.
 
   Args:
-    hit: the probability that it is accepted.
+    hit: the probability that the first sibling is accepted.
     first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
     rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
       it is not.
-
-  Returns:
-    `[n + 1]`, the most that so many nodes are worth, and `[n + 1]` the size;
-    0 for no such sibling.
   """
   values, sizes = np.zeros(len(rest)), np.zeros(len(rest), int)
   for n in range(1, len(rest)):
@@ -190,185 +76,11 @@ def _split(hit, first, rest):
   return values, sizes
 
 
-def plans(accepts: dict[str, Acceptance], costs: Costs, nodes=32, depth=8):
-  """All methods with their trees, the best first.
-
-  Args:
-    accepts: what is accepted by each verification, of those in
-      `verifiers.RULES`; or "match", of the most probable children, for
-      best-first trees.
-    costs: what forwards cost.
-    nodes: most nodes of a tree.
-    depth: most levels of a tree.
-
-  Returns:
-    list of `Plan`, by falling rate.
-  """
-  found = [_of({"name": "autoregressive"}, 1.0, (), costs)]
-  for rule, accept in accepts.items():
-    found += (_best_first if rule == "match" else functools.partial(
-        _of_rule, rule))(accept, costs, nodes, depth)
-  return sorted(found, key=lambda plan: -plan.rate)
-
-
-def within_budget(found: list[Plan], bytes_of, budget: int,
-                  kept: float = 0.95) -> list[Plan]:
-  """Chooses the smallest trees that fit and keep most of the speed.
-
-  SpecMemo (arXiv 2506.01986).
-
-  Args:
-    found: of `plans`, by falling rate.
-    bytes_of: `(plan) -> bytes` that its run needs.
-    budget: bytes that there are.
-    kept: share of the rate of the fastest tree that fits, which a smaller one
-      must have.
-
-  Returns:
-    By falling rate, one plan for each method and verification of which a tree
-    fits.
-  """
-  groups = {}
-  for plan in found:
-    key = plan.spec["name"], plan.spec.get("verification")
-    size = bytes_of(plan)
-    if size <= budget:
-      groups.setdefault(key, []).append((size, plan))
-  chosen = []
-  for sized in groups.values():
-    least = kept * sized[0][1].rate
-    chosen.append(min((x for x in sized if x[1].rate >= least),
-                      key=lambda x: x[0])[1])
-  return sorted(chosen, key=lambda plan: -plan.rate)
-
-
-def _of_rule(rule, accept, costs, nodes, depth):
-  """Plans of all trees that a rule verifies."""
-  plan = lambda name, tree, **sizes: _plan(
-      _spec(name, rule, sizes), tree, accept, costs)
-  found = []
-  # On a chain these are the block verification of "traversal".
-  if rule not in ("layer", "conditional_ot"):
-    found += [plan("speculative", ((1,),) * d, depth=d)
-              for d in range(1, depth + 1)]
-  found += [plan("rsd_c", _product(b), branching=b)
-            for b in _branchings(nodes, depth)]
-  trees = dict.fromkeys(tree for d in range(1, depth + 1)
-                        for tree in best_trees(accept, nodes, d))
-  found += [plan("sequoia", tree, children=tree)
-            for tree in trees if max(map(max, tree)) > 1]
-  if rule in verifiers.names(expanders.OF_BEAMS):
-    found += [_beam_plan(rule, w, d, accept, costs)
-              for d in range(1, depth + 1) for w in range(2, nodes // d + 1)]
-  return found
-
-
-def _spec(name, rule, sizes):
-  """A method and its sizes, the usual verification left out."""
-  form = {} if rule == verifiers.USUAL else {"verification": rule}
-  return {"name": name, **sizes, **form}
-
-
-def _best_first(accept, costs, nodes, depth):
-  """Plans of best-first trees, taken to be as good as the best fixed ones."""
-  found = []
-  for levels in range(1, depth + 1):
-    for size, children in enumerate(best_trees(accept, nodes, levels), 1):
-      # The beam is as wide as the widest level that is kept.
-      width = max(*map(sum, children), -(-size // levels))
-      if levels <= size:
-        spec = {"name": "opt_tree", "nodes": size, "width": width,
-                "depth": levels}
-        found.append(_of(spec, expected_tokens(children, accept),
-                         (width,) * levels, costs, size))
-  return found
-
-
-def step_seconds(costs: Costs, level_widths, nodes: int | None = None) -> float:
-  """Seconds of a step.
-
-  Args:
-    costs: of its parts.
-    level_widths: nodes of each level of the tree; of none for autoregressive
-      decoding.
-    nodes: nodes that the target scores; None for all of these.
-
-  Returns:
-    Seconds.
-  """
-  nodes = sum(level_widths) if nodes is None else nodes
-  return (costs.target(1 + nodes)
-          + sum(map(costs.draft, draft_tokens(level_widths)))
-          + costs.rest(len(level_widths), nodes))
-
-
-def draft_tokens(level_widths) -> tuple[int, ...]:
-  """Tokens of a row in each forward of the drafter.
-
-  Args:
-    level_widths: nodes of each level of the tree.
-
-  Returns:
-    Their numbers. The deepest level needs no forward; the root's has two
-    tokens.
-  """
-  return (2, *level_widths[:-1]) if level_widths else ()
-
-
-def _plan(spec, children, accept, costs):
-  return _of(spec, expected_tokens(children, accept),
-             tuple(map(sum, children)), costs)
-
-
-def _beam_plan(rule, width, depth, accept, costs):
-  return _of(_spec("rsd_s", rule, {"width": width, "depth": depth}),
-             beam_tokens(width, depth, accept), (width,) * depth, costs)
-
-
-def _of(spec, tokens, level_widths, costs, nodes=None):
-  seconds = step_seconds(costs, level_widths, nodes)
-  return Plan(spec, tokens, seconds, tokens / seconds)
-
-
 def _of_rank(accept, rank, depth):
   """Of a sibling, those before it rejected; 0 beyond the ranks known."""
   if rank >= len(accept.by_rank):
     return 0.0
   return 1 - (1 - accept.by_rank[rank])**_last(accept.hazard, depth)
-
-
-def _of_beam(accept, width, depth):
-  """Of any child of the accepted node, in a beam."""
-  exponent = _last(accept.hazard, depth) * (
-      1 + _last(accept.beam, depth) * np.log(width))
-  return 1 - (1 - accept.by_rank[0])**exponent
-
-
-def _branchings(nodes, depth):
-  """Branching vectors of so many nodes, which may begin with a stem.
-
-  After it they do not widen on the way down.
-  """
-  def extend(vector, width, left):
-    if vector:
-      yield vector
-    if len(vector) < depth:
-      for b in range(1, min(vector[-1] if vector else left, left // width) + 1):
-        yield from extend((*vector, b), width * b, left - width * b)
-
-  # A chain is no branching.
-  wide = [b for b in extend((), 1, nodes) if b[0] > 1]
-  return [(1,) * stem + b for stem in range(_STEM + 1) for b in wide
-          if len(b) + stem <= depth and stem + _size(b) <= nodes]
-
-
-def _size(branching):
-  return sum(itertools.accumulate(branching, lambda a, b: a * b))
-
-
-def _product(branching):
-  nodes = (1, *itertools.accumulate(branching, lambda a, b: a * b))
-  return tuple((b,) * n for b, n in zip(branching, nodes))
 
 
 def _read_tree(choices, nodes):
@@ -393,21 +105,5 @@ def _read_tree(choices, nodes):
   return tuple(children)
 
 
-def _by_depth(counts):
-  """`[D]`, the share accepted at each depth where those above were."""
-  at_least = np.cumsum(np.asarray(counts, float)[::-1])[::-1]
-  return _kept(_drawn(at_least[1:], at_least[:-1]))
-
-
-def _drawn(hits, trials):
-  """Shares of hits, of few trials drawn to the share of all."""
-  mean = (hits.sum() + 1) / (trials.sum() + 2)
-  return (hits + _PRIOR * mean) / (trials + _PRIOR)
-
-
 def _last(values, depth):
   return values[min(depth, len(values)) - 1]
-
-
-def _kept(chances):
-  return np.clip(np.asarray(chances, float), _SURE, 1 - _SURE)

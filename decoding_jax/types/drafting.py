@@ -1,7 +1,6 @@
 """Draft trees, and the contracts of what draws and verifies them."""
 
 import enum
-import functools
 from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
@@ -20,20 +19,23 @@ class Draws(enum.Enum):
     WITHOUT_REPLACEMENT: samples of `DraftTree.log_probs`, in their order, each
       of what the ones before it leave.
     WITH_REPLACEMENT: independent samples of it.
+    PRUNED: as WITHOUT_REPLACEMENT, but the tree does not grow level by level:
+      whether a node is there may depend on all that was drawn but its own token
+      and those of its descendants and later siblings. So has a budget it.
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
     OF_SEVERAL: independent samples, each of a distribution of its own, which
       `DraftTree.sources` names: those of several draft models.
     ONE_IN_BEAM: the same in a beam: how many children a node has depends on
-      tokens that were drawn above it or elsewhere, but on none of its own. As
-      of ONE_SAMPLED, no child may be dropped once the sample is drawn.
+      tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
       `DraftTree.noise_keys`, which the target shares: no fresh samples.
   """
   ARBITRARY = "chosen in any way"
   WITHOUT_REPLACEMENT = "samples without replacement"
   WITH_REPLACEMENT = "independent samples"
+  PRUNED = "samples without replacement of a pruned tree"
   ONE_SAMPLED = "one sample and the most probable tokens"
   OF_SEVERAL = "independent samples of several distributions"
   ONE_IN_BEAM = "one sample and the most probable tokens, in a beam"
@@ -44,28 +46,8 @@ class Draws(enum.Enum):
 
 
 # Where each child is a fresh sample. Of a single one these are the same.
-SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT})
-# A sample of what its siblings leave: without one of them it is none of that.
-ONE_OF_REST = frozenset({Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM})
-_FORMER_FLAGS = ("sampled", "replacement", "one_sampled", "shared_noise")
-
-
-def _without_flags(kind):
-  """Has a type name the field that replaces the flags which it had once."""
-  make, field = kind.__new__, "draws" if "draws" in kind._fields else "takes"
-
-  @functools.wraps(make)
-  def new(cls, *args, **kwargs):
-    former = [name for name in _FORMER_FLAGS if name in kwargs]
-    if former:
-      raise TypeError(
-          f"{cls.__name__}({former[0]}={kwargs[former[0]]!r}): how children "
-          f"are drawn is one value, {cls.__name__}.{field}, of dj.Draws: "
-          f"{', '.join(draws.name for draws in Draws)}.")
-    return make(cls, *args, **kwargs)
-
-  kind.__new__ = new
-  return kind
+SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT,
+                     Draws.PRUNED})
 
 
 class Layout(NamedTuple):
@@ -150,7 +132,6 @@ class Verdict:
   num_children: Array
 
 
-@_without_flags
 class Expander(NamedTuple):
   """Grows a tree of a language model's tokens, one level a forward.
 
@@ -174,7 +155,6 @@ class Expander(NamedTuple):
   num_models: int = 1
 
 
-@_without_flags
 class Drafter(NamedTuple):
   """Proposes a whole tree a step, and learns from what the target said of it.
 
@@ -235,7 +215,6 @@ class Seen:
   pending: Any
 
 
-@_without_flags
 class Verifier(NamedTuple):
   """Chooses a path: child by child by a rule, or in a way of its own.
 

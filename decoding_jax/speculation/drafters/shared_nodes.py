@@ -20,16 +20,19 @@ from decoding_jax.kernels import buffers
 from decoding_jax.speculation import expanders, scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
-                                Draws, Layout, ONE_OF_REST, Seen)
+                                Draws, Layout, Seen)
+from decoding_jax.validation import values
 
 # Of a flat draft distribution, how often its sample is accepted.
 _LEAST = 0.6
+# A sample of what its siblings leave is none once one of these is dropped.
+_DRAWS = (Draws.ARBITRARY, Draws.PRUNED, Draws.SHARED_NOISE)
 
 
 @functools.lru_cache(maxsize=None)
 def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
            rank_temperature: float = 1.0) -> Drafter:
-  """The drafter of the best nodes of the beams of all rows.
+  """Makes the drafter of the best nodes of the beams of all rows.
 
   Args:
     nodes: of a row, on average: a step of B rows scores N = nodes * B, rounded.
@@ -37,14 +40,15 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     depth: D, its levels.
     most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
       tree of others may be as large as the beam.
-    draws: how children are drawn, one of `expanders.OF_BEAMS`; the drafter of
-      ONE_IN_BEAM says ARBITRARY.
+    draws: how children are drawn: ARBITRARY, PRUNED or SHARED_NOISE.
     rank_temperature: see `best_first_trees.sharpened`.
 
-  Returns:
-    The drafter.
+  Raises:
+    ValueError: for other draws.
   """
-  grown = expanders.beam_tree(width, depth, draws)
+  values.check_one_of("draws", draws, dict.fromkeys(_DRAWS))
+  drawn = Draws.WITHOUT_REPLACEMENT if draws == Draws.PRUNED else draws
+  grown = expanders.beam_tree(width, depth, drawn)
   budget = functools.partial(_budget, nodes, min(most, width * depth))
   if draws == Draws.ARBITRARY:
     layout = tree_lib.free_layout(most, depth, min(width, most))
@@ -55,9 +59,6 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     layout, observe = grown.layout, language_model.observe
     propose_nodes = functools.partial(propose, grown, budget,
                                       expected_acceptance)
-  # A node may be dropped once its sibling was drawn of what it leaves: that
-  # sibling is then a sample of nothing that a verifier knows.
-  draws = Draws.ARBITRARY if draws in ONE_OF_REST else draws
   return Drafter(layout, language_model.init, propose_nodes,
                  functools.partial(_observe, observe), calls=depth, draws=draws,
                  score=functools.partial(scoring.valid_nodes, budget))
@@ -77,17 +78,11 @@ def _observe(observe, context: Context, before: DecodeState,
 
 
 def expected_acceptance(layout: Layout, tree: DraftTree):
-  """The log-probability that a node is accepted, before its token is known.
+  """Returns `[B, M]` log-probabilities of acceptance, before tokens are known.
 
   A sample of a distribution whose largest probability is m is taken to be
-  accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike.
-
-  Args:
-    layout: of the tree.
-    tree: with log-probabilities, of all rows.
-
-  Returns:
-    `[B, M]` float32, a function of the ancestors and their siblings alone.
+  accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike: they
+  depend on a node's ancestors and the siblings of these alone.
   """
   largest = jnp.exp(tree.log_probs.max(axis=-1))
   missed = (1 - _LEAST) * (1 - jnp.minimum(largest, 1)**3)
@@ -106,37 +101,22 @@ def expected_acceptance(layout: Layout, tree: DraftTree):
 
 
 def choose(scores, number: int):
-  """The nodes of the highest scores of all rows.
+  """Returns `[B, M]` bool, roots and N nodes of the highest `scores [B, M]`.
 
-  Args:
-    scores: `[B, M]`, that of the root first, which is chosen in any case; -inf
-      of nodes that cannot be. Of equal ones the lower index is chosen.
-    number: N, how many; static.
-
-  Returns:
-    `[B, M]` bool; with each node its parent, if that has no lower score and no
-    higher index.
+  -inf is never chosen, of equal scores the lower index is. With a node its
+  parent is chosen, if that has no lower score and no higher index.
   """
   flat = scores[:, 1:].ravel()
-  values, best = kernels.top_k(flat, number)
-  chosen = jnp.zeros(flat.shape, bool).at[best].set(values > -jnp.inf)
+  highest, best = kernels.top_k(flat, number)
+  chosen = jnp.zeros(flat.shape, bool).at[best].set(highest > -jnp.inf)
   return jnp.pad(chosen.reshape(len(scores), -1), ((0, 0), (1, 0)),
                  constant_values=True)
 
 
 def propose(grown, budget, score, keys, context: Context, state: DecodeState):
-  """As `Drafter.propose`; of a beam the nodes of the best scores are valid.
+  """Proposes a beam, in which the nodes of the best scores are valid.
 
-  Args:
-    grown: the expander.
-    budget: `(B) -> N`.
-    score: `(layout, tree) -> [B, M]`.
-    keys: see there.
-    context: see there.
-    state: see there.
-
-  Returns:
-    See there.
+  `budget` is `(B) -> N`, `score` is `(layout, tree) -> [B, M]`.
   """
   tree, pending = language_model.propose(grown, keys, context, state)
   return _with_best(tree, score(grown.layout, tree), budget, state), pending
