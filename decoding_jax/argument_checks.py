@@ -28,14 +28,7 @@ _TEXT_BYTES = 2 * (4 + 4)
 
 
 def check_kinds(**arguments):
-  """Checks what the library has a type for: type and fields.
-
-  Args:
-    **arguments: some of those of `generate`.
-
-  Raises:
-    ValueError: naming the argument, or its field, and what is needed.
-  """
+  """Checks type and fields of arguments for which the library has a type."""
   for name, value in arguments.items():
     kind = Head if isinstance(value, Head) and name == "draft" else (
         _KINDS[name])
@@ -44,16 +37,7 @@ def check_kinds(**arguments):
 
 def check_models(method: Method, target: LanguageModel,
                  draft: LanguageModel | None):
-  """Checks that the method and the models fit each other.
-
-  Args:
-    method: any method.
-    target: the target.
-    draft: the drafter, or None.
-
-  Raises:
-    ValueError: naming what does not fit.
-  """
+  """Checks that the method and the models fit each other."""
   for kind in filter(None, (method.sampled, method.greedy)):
     decoder = tree_decoder.as_decoder(kind)
     if decoder.needs_draft and draft is None:
@@ -101,17 +85,7 @@ def _check_depth(method, head):
 
 
 def check_params(target, target_params, draft, draft_params):
-  """Checks that parameters fit their models, by structure and shapes.
-
-  Args:
-    target: the target.
-    target_params: its parameters.
-    draft: the drafter, or None.
-    draft_params: its parameters.
-
-  Raises:
-    ValueError: naming the argument, and the leaf that does not fit.
-  """
+  """Checks that parameters fit their models, by structure and shapes."""
   for name, model, params in (("target", target, target_params),
                               ("draft", draft, draft_params)):
     if model is None:
@@ -137,9 +111,6 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models,
     rows: decoded at a time, None for all.
     models: (model, parameters) of the target, and of a drafter that is used.
     num_shared: slots that are kept once for all rows.
-
-  Raises:
-    ValueError: saying how much is needed and how much there is.
   """
   batch, length = prompts.shape
   rows = min(rows or batch, batch)
@@ -172,10 +143,6 @@ def limiting_draft(method: Method, draft):
 
   What a pair's model drafts never changes the distribution, so that it may
   draft past its window; other decoders use a drafter for more.
-
-  Args:
-    method: any method.
-    draft: the drafter, or None.
   """
   for kind in (method.sampled, method.greedy):
     decoder = tree_decoder.as_decoder(kind)
@@ -187,17 +154,7 @@ def limiting_draft(method: Method, draft):
 
 def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
                  draft: LanguageModel | None):
-  """Checks that prompt and continuation fit into both models.
-
-  Args:
-    prompt_length: tokens of the longest prompt; padding takes no positions.
-    max_new_tokens: the budget.
-    target: the target.
-    draft: of `limiting_draft`, or None.
-
-  Raises:
-    ValueError: naming the model and its limit.
-  """
+  """Checks that prompt and continuation fit into the windows of both models."""
   values.check_positive("max_new_tokens", max_new_tokens)
   positions = prompt_length + max_new_tokens
   needed = (f"a prompt of {prompt_length} tokens and max_new_tokens="
@@ -211,15 +168,7 @@ def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
 
 
 def check_eos(eos_id, vocab_size):
-  """Checks what ends a text.
-
-  Args:
-    eos_id: a token, several, or None.
-    vocab_size: V.
-
-  Raises:
-    ValueError: if one is not an integer, or not in the vocabulary.
-  """
+  """Checks that each token that ends a text is in the vocabulary."""
   if eos_id is None or isinstance(eos_id, jax.core.Tracer):
     return
   ids = np.asarray(eos_id)
@@ -230,16 +179,7 @@ def check_eos(eos_id, vocab_size):
 
 
 def check_temperature(method: Method, greedy, temperature):
-  """Checks that the method has a form for the temperature.
-
-  Args:
-    method: any method.
-    greedy: whether the temperature is 0.
-    temperature: what the user asks for.
-
-  Raises:
-    ValueError: naming the temperature.
-  """
+  """Checks that the method has a form for the temperature."""
   if (method.greedy if greedy else method.sampled) is None:
     raise ValueError(
         f"sampling.temperature={temperature}: method {method.name} decodes at "
@@ -248,18 +188,7 @@ def check_temperature(method: Method, greedy, temperature):
 
 def check_reward(method: Method, batch, reward: Reward | None, reward_params,
                  constraints):
-  """Checks that there is a reward if it is needed, and of each row's part.
-
-  Args:
-    method: any method.
-    batch: B.
-    reward: the reward, or None.
-    reward_params: its parameters.
-    constraints: tree of `[B, ...]`, or None.
-
-  Raises:
-    ValueError: naming the argument.
-  """
+  """Checks that there is a reward if it is needed, and of each row's part."""
   if reward is None:
     if any(decoder.needs_reward for decoder in tree_decoder.decoders(method)):
       raise ValueError(f"reward=None: method {method.name} searches for a "
@@ -274,15 +203,7 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
 
 
 def check_rows(rows: int | None, prefill_chunk: int | None = None):
-  """Checks how many rows are to be decoded together, and how others join.
-
-  Args:
-    rows: the argument, None for all.
-    prefill_chunk: the argument, None for the default.
-
-  Raises:
-    ValueError: naming the one that is no such number.
-  """
+  """Checks how many rows are to be decoded together, and how others join."""
   if rows is not None and (not values.is_integer(rows) or rows < 1):
     raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
   if prefill_chunk is not None and (
@@ -292,14 +213,7 @@ def check_rows(rows: int | None, prefill_chunk: int | None = None):
 
 
 def check_axes(*arrays):
-  """Checks that no array lies on a mesh whose axes are explicit.
-
-  Args:
-    *arrays: trees of arrays.
-
-  Raises:
-    ValueError: saying how to make the mesh.
-  """
+  """Checks that no array lies on a mesh whose axes are explicit."""
   for x in jax.tree.leaves(arrays):
     mesh = jax.typeof(x).sharding.mesh
     if jax.sharding.AxisType.Explicit in mesh.axis_types:

@@ -1,7 +1,6 @@
 """Generation: prefill, then the steps of a decoder in one loop."""
 
 import functools
-import inspect
 from typing import Iterator, Optional, Sequence
 
 import jax
@@ -88,31 +87,30 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   Raises:
     ValueError: for arguments that do not fit, before anything is compiled.
   """
-  *_, out = _outputs(
-      None, key, prompts, prompt_lengths, method=method, target=target,
-      target_params=target_params, draft=draft, draft_params=draft_params,
-      max_new_tokens=max_new_tokens, sampling=sampling,
-      draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
-      reward_params=reward_params, constraints=constraints, rows=rows,
-      prefill_chunk=prefill_chunk, shared_prefix=shared_prefix)
+  *_, out = _outputs(None, loop.Request(**locals()))
   return out
 
 
-def stream(key, prompts, prompt_lengths, *, every: int = 1,
-           **arguments) -> Iterator[Generation]:
+def stream(key, prompts, prompt_lengths, *, every: int = 1, method: Method,
+           target: LanguageModel, target_params: Params,
+           draft: Optional[LanguageModel | Head] = None,
+           draft_params: Params = None, max_new_tokens: int = 128,
+           sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
+           draft_sampling: Optional[sampling_lib.Sampling] = None,
+           eos_id: int | Sequence[int] | None = None,
+           reward: Optional[Reward] = None, reward_params: Params = None,
+           constraints=None, rows: Optional[int] = None,
+           prefill_chunk: Optional[int] = None,
+           shared_prefix=None) -> Iterator[Generation]:
   """Continues prompts, and tells after a few steps what there is so far.
 
-  The texts are those of `generate`. Between two results the loop comes back to
-  the host, which waits for it.
+  The texts are those of `generate`, and so are the other arguments, none of
+  which may be traced. With `rows` there is one result. Between two results the
+  loop comes back to the host, which waits for it.
 
   Args:
-    key: as of `generate`, and so are the others.
-    prompts: see there.
-    prompt_lengths: see there.
     every: steps between two results; a step adds at least one token to each row
       that has not ended.
-    **arguments: of `generate`; none may be traced. With `rows` there is one
-      result.
 
   Yields:
     A `Generation` of arrays of the host; the last one is that of `generate`.
@@ -120,22 +118,19 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
   Raises:
     ValueError: as `generate` does, when the first result is asked for.
   """
-  values.check_positive("every", every)
-  given = inspect.signature(generate).bind(key, prompts, prompt_lengths,
-                                           **arguments)
-  given.apply_defaults()
-  for out in _outputs(every, *given.args, **given.kwargs):
+  arguments = dict(locals())
+  values.check_positive("every", arguments.pop("every"))
+  for out in _outputs(every, loop.Request(**arguments)):
     # The next program writes where arrays of this one lie.
     yield jax.tree.map(np.array, out)
 
 
-def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
-             rows, prefill_chunk, **arguments):
+def _outputs(every, request: loop.Request):
   """Yields partial results: every `every` steps, and when caches grow."""
-  argument_checks.check_rows(rows, prefill_chunk)
-  decoder, context, keys = loop.prepare(
-      key, prompts, prompt_lengths, method=method,
-      max_new_tokens=max_new_tokens, **arguments)
+  method, rows = request.method, request.rows
+  max_new_tokens = request.max_new_tokens
+  argument_checks.check_rows(rows, request.prefill_chunk)
+  decoder, context, keys = loop.prepare(request)
   (batch, length), shared = context.prompts.shape, context.num_shared
   queued, traced = rows is not None and rows < batch, programs.is_traced(
       (context, keys))
@@ -144,7 +139,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
       x is None or getattr(x, "reads_shared", True)
       for x in (context.target, context.draft))
   width = queued and together and _chunk_width(
-      method.greedy if context.warper.greedy else method.sampled, prefill_chunk)
+      method.greedy if context.warper.greedy else method.sampled,
+      request.prefill_chunk)
   slots = loop.full_size(decoder, context, max_new_tokens, width)
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.

@@ -8,8 +8,9 @@
 `dj.generate` and `dj.stream` are the same steps in one compiled loop.
 """
 
+import dataclasses
 import functools
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import flax.struct
 import jax
@@ -29,6 +30,29 @@ from decoding_jax.types import (Array, Context, DecodeState, Decoder, DraftTree,
 from decoding_jax.validation import keys as keys_lib
 from decoding_jax.validation import prompts as prompts_lib
 from decoding_jax.validation import values
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """The arguments of `generate`, unchecked; see its docstring."""
+  key: Any
+  prompts: Any
+  prompt_lengths: Any
+  method: Method
+  target: LanguageModel
+  target_params: Params
+  draft: Optional[LanguageModel | Head] = None
+  draft_params: Params = None
+  max_new_tokens: int = 128
+  sampling: sampling_lib.Sampling = sampling_lib.Sampling()
+  draft_sampling: Optional[sampling_lib.Sampling] = None
+  eos_id: int | Sequence[int] | None = None
+  reward: Optional[Reward] = None
+  reward_params: Params = None
+  constraints: Any = None
+  rows: Optional[int] = None
+  prefill_chunk: Optional[int] = None
+  shared_prefix: Any = None
 
 
 @flax.struct.dataclass
@@ -94,37 +118,12 @@ def begin(key, prompts, prompt_lengths, *, method: Method,
           constraints=None, shared_prefix=None) -> Run:
   """Checks all arguments and prefills the caches, in their full size.
 
-  Args:
-    key: as of `generate`, and so are the others.
-    prompts: see there.
-    prompt_lengths: see there.
-    method: see there.
-    target: see there.
-    target_params: see there.
-    draft: see there.
-    draft_params: see there.
-    max_new_tokens: see there.
-    sampling: see there.
-    draft_sampling: see there.
-    eos_id: see there.
-    reward: see there.
-    reward_params: see there.
-    constraints: see there.
-    shared_prefix: see there.
+  Arguments and errors are those of `generate`.
 
   Returns:
     A `Run` before its first step.
-
-  Raises:
-    ValueError: as `generate` does.
   """
-  decoder, context, keys = prepare(
-      key, prompts, prompt_lengths, method=method, target=target,
-      target_params=target_params, draft=draft, draft_params=draft_params,
-      max_new_tokens=max_new_tokens, sampling=sampling,
-      draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
-      reward_params=reward_params, constraints=constraints,
-      shared_prefix=shared_prefix)
+  decoder, context, keys = prepare(Request(**locals()))
   slots = full_size(decoder, context, max_new_tokens)
   check_memory(method, decoder, context, max_new_tokens, slots)
   caches = prefill(decoder, slots, prefill_lib.CHUNK, context,
@@ -184,54 +183,73 @@ def result(run: Run) -> Generation:
   return generation(run.context, run.state, run.steps)
 
 
-def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
-            draft, draft_params, max_new_tokens, sampling, draft_sampling,
-            eos_id, reward, reward_params, constraints, shared_prefix):
-  """Checks all arguments; the decoder, the context and the keys of the rows."""
-  argument_checks.check_kinds(method=method, target=target, draft=draft,
-                              sampling=sampling, draft_sampling=draft_sampling,
-                              reward=reward)
-  prompts = values.array("prompts", prompts)
-  prompt_lengths = values.array("prompt_lengths", prompt_lengths)
-  prompts_lib.check(prompts, prompt_lengths, target.vocab_size, min(
-      getattr(model, "extra_ids", 0) for model in (target, draft or target)))
-  num_shared = 0
-  if shared_prefix is not None:
-    num_shared = prompts_lib.check_shared(shared_prefix, target, draft)
-    prompts, prompt_lengths = prompts_lib.after(shared_prefix, prompts,
-                                                prompt_lengths)
+def prepare(request: Request) -> tuple[Decoder, Context, Array]:
+  """Checks all arguments; returns the decoder, the context, keys `[B]`."""
+  method, target, draft = request.method, request.target, request.draft
+  argument_checks.check_kinds(
+      method=method, target=target, draft=draft, sampling=request.sampling,
+      draft_sampling=request.draft_sampling, reward=request.reward)
+  prompts, prompt_lengths, num_shared = _prompts(request)
   argument_checks.check_models(method, target, draft)
   length = prompts_lib.longest(prompts, prompt_lengths)
-  argument_checks.check_budget(length, max_new_tokens, target,
-                               argument_checks.limiting_draft(method, draft))
-  argument_checks.check_params(target, target_params, draft, draft_params)
-  argument_checks.check_eos(eos_id, target.vocab_size)
-  argument_checks.check_reward(method, len(prompts), reward, reward_params,
-                               constraints)
-  argument_checks.check_axes(prompts, target_params, draft_params,
-                             reward_params, constraints)
+  _check(request, prompts, length)
   kernels.prepare()  # Before anything is traced that may call them.
+  keys = keys_lib.of_rows(request.key, len(prompts))
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
-  keys = keys_lib.of_rows(key, len(prompts))
-  size = len(prompts), target.vocab_size
-  warper = sampling_lib.make_warper(sampling, *size)
-  argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
-  draft_warper = sampling_lib.make_warper(draft_sampling or sampling, *size,
-                                          "draft_sampling")
-  if warper.greedy:
-    draft_warper = sampling_lib.without_temperature(warper)
+  warper, draft_warper = _warpers(request, len(prompts))
   context = Context(
-      target=target, target_params=target_params,
-      draft=_within_window(draft, length + max_new_tokens),
-      draft_params=draft_params, warper=warper, draft_warper=draft_warper,
-      eos_id=_end_tokens(eos_id),
+      target=target, target_params=request.target_params,
+      draft=_within_window(draft, length + request.max_new_tokens),
+      draft_params=request.draft_params, warper=warper,
+      draft_warper=draft_warper, eos_id=_end_tokens(request.eos_id),
       prompts=_without_padding(prompts, prompt_lengths),
-      prompt_lengths=prompt_lengths, reward=reward,
-      reward_params=reward_params,
-      constraints=jax.tree.map(jnp.asarray, constraints),
+      prompt_lengths=prompt_lengths, reward=request.reward,
+      reward_params=request.reward_params,
+      constraints=jax.tree.map(jnp.asarray, request.constraints),
       num_shared=num_shared)
   return tree_decoder.decoder_of(method, warper.greedy), context, keys
+
+
+def _prompts(request: Request):
+  """Returns prompts `[B, P]` with what they share, lengths `[B]`, and L."""
+  target, draft = request.target, request.draft
+  prompts = values.array("prompts", request.prompts)
+  lengths = values.array("prompt_lengths", request.prompt_lengths)
+  prompts_lib.check(prompts, lengths, target.vocab_size, min(
+      getattr(model, "extra_ids", 0) for model in (target, draft or target)))
+  if request.shared_prefix is None:
+    return prompts, lengths, 0
+  num_shared = prompts_lib.check_shared(request.shared_prefix, target, draft)
+  return *prompts_lib.after(request.shared_prefix, prompts, lengths), num_shared
+
+
+def _check(request: Request, prompts, length):
+  """Checks what the method needs of the other arguments."""
+  method, target, draft = request.method, request.target, request.draft
+  argument_checks.check_budget(length, request.max_new_tokens, target,
+                               argument_checks.limiting_draft(method, draft))
+  argument_checks.check_params(target, request.target_params, draft,
+                               request.draft_params)
+  argument_checks.check_eos(request.eos_id, target.vocab_size)
+  argument_checks.check_reward(method, len(prompts), request.reward,
+                               request.reward_params, request.constraints)
+  argument_checks.check_axes(prompts, request.target_params,
+                             request.draft_params, request.reward_params,
+                             request.constraints)
+
+
+def _warpers(request: Request, batch):
+  """Returns the warpers of target and drafter."""
+  size = batch, request.target.vocab_size
+  warper = sampling_lib.make_warper(request.sampling, *size)
+  argument_checks.check_temperature(request.method, warper.greedy,
+                                    request.sampling.temperature)
+  draft_warper = sampling_lib.make_warper(
+      request.draft_sampling or request.sampling, *size, "draft_sampling")
+  # At temperature 0 drafts are the most probable tokens of what may occur.
+  return warper, sampling_lib.without_temperature(warper) if (
+      warper.greedy) else draft_warper
 
 
 def _within_window(draft, length):
@@ -294,14 +312,10 @@ def share(decoder: Decoder, chunk: int, context: Context):
 
 
 def prefill(decoder: Decoder, slots: int, chunk: int, context: Context, shared):
-  """The caches of target and draft; None for a draft that is not needed.
+  """Returns the caches of target and draft; None for a draft not needed.
 
-  Args:
-    decoder: that reads them.
-    slots: of `full_size`, or fewer.
-    chunk: tokens of a row that are scored at once, at most.
-    context: holds models and prompts.
-    shared: of `share`, of the same rows or of others.
+  Of `slots` each, at most `chunk` tokens of a row at once; `shared` is of
+  `share`, of the same rows or of others.
   """
   caches = [prefill_lib.prefill(slots, chunk, *model, prompts=context.prompts,
                                 lengths=context.prompt_lengths, shared=once)

@@ -14,13 +14,11 @@ program an array has a part of equal size everywhere.
 """
 
 import functools
-import inspect
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from decoding_jax import generate as in_one_program
 from decoding_jax import loop
 from decoding_jax import programs
 from decoding_jax.runtime import cache as cache_lib
@@ -39,9 +37,9 @@ def generate(key, prompts, prompt_lengths, *, mesh: Mesh,
   The texts are those of `dj.generate`; rounding apart, if it splits layers.
 
   Args:
-    key: as of `dj.generate`, and so are the others.
-    prompts: see there.
-    prompt_lengths: see there.
+    key: as of `dj.generate`.
+    prompts: `[B, P]`.
+    prompt_lengths: `[B]`.
     mesh: has an axis "role" of two; rows are split over an axis "data" of each
       group, and the compiler splits layers over any other.
     **arguments: of `dj.generate`. Parameters that are not yet on devices of
@@ -56,39 +54,31 @@ def generate(key, prompts, prompt_lengths, *, mesh: Mesh,
       run at the same time, a mesh without roles, rows that "data" does not
       divide, or arguments that are not possible here.
   """
-  given = inspect.signature(in_one_program).bind(
-      key, prompts, prompt_lengths, **arguments)
-  given.apply_defaults()
-  given = given.arguments
+  request = loop.Request(key, prompts, prompt_lengths, **arguments)
   for name in ("rows", "prefill_chunk", "shared_prefix", "reward"):
-    if given.pop(name) is not None:
+    if getattr(request, name) is not None:
       raise ValueError(f"{name}: not possible where drafter and target have "
                        "devices of their own.")
-  decoder, context, keys = loop.prepare(**given, reward=None,
-                                        shared_prefix=None)
-  method, draft = given["method"], given["draft"]
+  decoder, context, keys = loop.prepare(request)
   if decoder.rounds is None:
-    raise ValueError(f"method {method.name} does not draft while it verifies: "
-                     "pearl or ssd is needed on a mesh with roles.")
-  if not has_cache(draft):
+    raise ValueError(f"method {request.method.name} does not draft while it "
+                     "verifies: pearl or ssd is needed on a mesh with roles.")
+  if not has_cache(request.draft):
     raise ValueError("draft: it reads what the target has cached, and needs "
                      "the same devices: no mesh with roles is possible.")
   groups = split(mesh)
   if len(keys) % groups[0].shape[DATA]:
     raise ValueError(f"mesh: {groups[0].shape[DATA]} devices of data do not "
                      f"divide {len(keys)} rows.")
-  slots = loop.full_size(decoder, context, given["max_new_tokens"])
-  return _run(decoder, given["max_new_tokens"], slots, groups, context, keys)
+  slots = loop.full_size(decoder, context, request.max_new_tokens)
+  return _run(decoder, request.max_new_tokens, slots, groups, context, keys)
 
 
 def split(mesh: Mesh) -> tuple[Mesh, Mesh]:
   """Returns the meshes of target and drafter.
 
-  Args:
-    mesh: see `generate`.
-
   Raises:
-    ValueError: unless it has an axis "role" of two.
+    ValueError: unless `mesh` has an axis "role" of two.
   """
   if mesh.shape.get(ROLE) != 2:
     raise ValueError(f"mesh: axes {dict(mesh.shape)}, one of two devices that "

@@ -78,19 +78,10 @@ class LogitsWarper:
 
 def make_warper(sampling: Sampling, batch: int, vocab_size: int,
                 name: str = "sampling") -> LogitsWarper:
-  """Returns the warper of a `Sampling`, after checking it.
+  """Returns the warper of a `Sampling` for B rows, after checking it.
 
   Whether decoding is greedy, and whether top-p, min-p and typical-p drop any
   tokens, is static, so that each of them costs nothing where it is off.
-
-  Args:
-    sampling: the user's parameters.
-    batch: B.
-    vocab_size: V.
-    name: of the argument, for errors.
-
-  Returns:
-    The warper.
 
   Raises:
     ValueError: for a value outside its range or a mask of a wrong shape.
@@ -121,38 +112,27 @@ def make_warper(sampling: Sampling, batch: int, vocab_size: int,
 
 
 def without_temperature(warper: LogitsWarper) -> LogitsWarper:
-  """Returns a warper of temperature 1 that keeps only the token mask.
-
-  Args:
-    warper: any warper.
-
-  Returns:
-    A warper that is not greedy.
-  """
+  """Returns a warper of temperature 1 that keeps only the token mask."""
   ones = np.ones(warper.temperature.shape, np.float32)
   return LogitsWarper(ones, None, None, warper.token_mask, 0, False)
 
 
 def log_probs(warper: LogitsWarper, logits):
-  """Returns the distribution of the next token, in one row.
+  """Returns log-probabilities `[..., V]` float32 of the next token, of one row.
 
-  Args:
-    warper: a warper without its batch axis.
-    logits: `[..., V]` of any float type.
-
-  Returns:
-    `[..., V]` float32, normalised log-probabilities; -inf for dropped tokens.
+  They are normalised; -inf for dropped tokens. Logits may be of any float type.
   """
   logits = vocabulary.split(logits.astype(jnp.float32))
+  zero = jnp.float32(0)  # 0.0 would be a float64 under x64.
   if warper.token_mask is not None:
     masked = jnp.where(warper.token_mask, logits, -jnp.inf)
     # If a processor forbids all tokens of the mask, they are equally probable.
     logits = jnp.where(masked.max(-1, keepdims=True) == -jnp.inf,
-                       jnp.where(warper.token_mask, 0.0, -jnp.inf), masked)
+                       jnp.where(warper.token_mask, zero, -jnp.inf), masked)
   if warper.greedy:
     best = most_probable(logits)[..., None]
     tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
-    return jnp.where(tokens == best, 0.0, -jnp.inf)
+    return jnp.where(tokens == best, zero, -jnp.inf)
   # Subtract the largest first: fused with the division, the difference would
   # not be exactly 0 at the largest logit if logits are large.
   largest, log_mass = kernels.log_normalizer(logits, warper.temperature)
@@ -189,33 +169,21 @@ def _keep(kept, log_probs):
 
 
 def drop_underflowing(log_probs):
-  """Removes tokens whose probability is 0 in float32.
+  """Removes tokens whose probability is 0 in float32, from `[..., V]`.
 
   By its log-probability such a token could still be drawn, as a later sibling
   of one with nearly all the mass. A rule that compares probabilities would then
   see a token that the draft never proposes, and always accept it.
-
-  Args:
-    log_probs: `[..., V]` float32.
-
-  Returns:
-    `[..., V]` float32.
   """
   return jnp.where(log_probs < _LEAST_LOG, -jnp.inf, log_probs)
 
 
 def nucleus_threshold(probs, top_p):
-  """Returns the smallest probability that top-p keeps, without a sort.
+  """Returns the least probability that top-p keeps, `[..., 1]`, without a sort.
 
-  A sort of a vocabulary takes a hundred times as long as one sum over it.
-
-  Args:
-    probs: `[..., V]` float32.
-    top_p: `[]` float32.
-
-  Returns:
-    `[..., 1]` float32, the largest threshold whose survivors have at least
-    mass `top_p`; 0 if by rounding even all of them have less.
+  It is the largest threshold whose survivors of `probs [..., V]` have at least
+  mass `top_p`; 0 if by rounding even all of them have less. A sort of a
+  vocabulary takes a hundred times as long as one sum over it.
   """
   def is_enough(threshold):
     kept = jnp.where(probs >= threshold, probs, 0)
@@ -225,14 +193,7 @@ def nucleus_threshold(probs, top_p):
 
 
 def distance_from_entropy(log_probs):
-  """Returns `[..., V]` float32, how far surprises are from their mean.
-
-  Args:
-    log_probs: `[..., V]` float32, normalised.
-
-  Returns:
-    |-log p - H| in nats, H the entropy; inf of tokens of probability zero.
-  """
+  """Returns `[..., V]`, |-log p - H| in nats, H the entropy; inf if p is 0."""
   possible = log_probs > -jnp.inf
   surprise = jnp.where(possible, -log_probs, 0)
   entropy = jnp.sum(jnp.exp(log_probs) * surprise, -1, keepdims=True)
@@ -240,17 +201,10 @@ def distance_from_entropy(log_probs):
 
 
 def typical_threshold(distance, probs, typical_p):
-  """Returns the largest distance that typical-p keeps, without a sort.
+  """Returns the largest distance that typical-p keeps, `[..., 1]`; no sort.
 
-  Args:
-    distance: `[..., V]` float32, of `distance_from_entropy`.
-    probs: `[..., V]` float32.
-    typical_p: `[]` float32.
-
-  Returns:
-    `[..., 1]` float32, the smallest threshold whose survivors have at least
-    mass `typical_p`; the largest float if by rounding even all of them have
-    less.
+  It is the smallest threshold whose survivors have at least mass `typical_p`;
+  the largest float if by rounding even all of them have less.
   """
   def is_too_little(bound):
     closer = jnp.where(distance < bound, probs, 0)
@@ -262,17 +216,9 @@ def typical_threshold(distance, probs, typical_p):
 def _largest(holds, like, bound):
   """Finds the largest float for which a condition holds, by bisection.
 
-  Bits of non-negative floats, read as integers, have the order of the floats:
-  31 halvings of an integer interval find an exact threshold, or 9 divisions
-  into 16 parts.
-
-  Args:
-    holds: `[..., 1] float32 -> [..., 1] bool`; of 0 it is taken to hold.
-    like: `[..., 1]` float32.
-    bound: for which it is taken not to hold.
-
-  Returns:
-    `[..., 1]` float32.
+  It holds of 0, and not of `bound`. Bits of non-negative floats, read as
+  integers, have the order of the floats: 31 halvings of an integer interval
+  find an exact threshold `[..., 1]`, or 9 divisions into 16 parts.
   """
   holds_at = lambda x: holds(jax.lax.bitcast_convert_type(x, jnp.float32))
 
@@ -301,15 +247,7 @@ def _largest(holds, like, bound):
 
 
 def draw(key, log_probs):
-  """Draws one token.
-
-  Args:
-    key: a random key.
-    log_probs: `[V]` float32.
-
-  Returns:
-    `[]` int32.
-  """
+  """Draws one token `[]` int32 of `log_probs [V]`."""
   return gumbel_top_k(key, log_probs, 1)[1].squeeze(0)
 
 
@@ -337,12 +275,7 @@ def truncate_gumbel(perturbed, peak, bound):
 def residual(target, draft):
   """Returns norm(max(target - draft, 0)), or `target` if that has no mass.
 
-  Args:
-    target: `[V]` float32, a distribution.
-    draft: `[V]` float32, the draft's distribution.
-
-  Returns:
-    `[V]` float32, a distribution.
+  All are distributions `[V]` float32.
   """
   rest = jnp.maximum(target - draft, 0)
   mass = jnp.sum(rest)
@@ -390,6 +323,8 @@ def _token_mask(mask, batch, vocab_size, name):
     raise ValueError(
         f"{name}.token_mask has shape {mask.shape} and type {mask.dtype}: "
         f"bool of shape {(vocab_size,)} or {(batch, vocab_size)} is needed.")
-  if not isinstance(mask, jax.core.Tracer) and not mask.any(axis=-1).all():
+  # Of the host: inside jit even a known array's `any` would be traced.
+  host = _on_host(mask)
+  if host is not None and not host.any(axis=-1).all():
     raise ValueError(f"{name}.token_mask forbids every token of a row.")
   return jnp.broadcast_to(mask, (batch, vocab_size))

@@ -22,14 +22,13 @@ import jax
 
 from experiments.app import launch
 from experiments.app import preemption
+from experiments.benchmarking import entries
 from experiments.benchmarking import measurement
 from experiments.benchmarking import roofline_share
-from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import systems
-from experiments.benchmarking import tables as benchmark_tables
+from experiments.benchmarking import tables
 from experiments.devices import model_pair
-from experiments.evaluation import provenance
-from experiments.evaluation import results_store
+from experiments.harness import store
 from experiments.rivals import engines
 from experiments.timing import profile
 
@@ -42,11 +41,10 @@ def main():
   if PREPARE.value:
     return prepare(PREPARE.value, launch.config(CONFIG))
   config = launch.config(CONFIG)
-  benchmark_runs.check(config, engines.ENGINES)
-  methods = benchmark_runs.methods(config.methods)
+  entries.check(config)
+  methods = entries.methods_of(config.methods)
   preemption.listen()
-  workdir = pathlib.Path(WORKDIR.value)
-  pair = systems.open_pair(config, workdir)
+  pair = systems.open_pair(config, WORKDIR.value)
   models = systems.with_dtype(pair, pair.dtype)
   for method in methods.values():
     for temperature in config.temperatures:
@@ -55,52 +53,45 @@ def main():
                        systems.sampling(config, temperature))
   settings = {**json.loads(config.to_json()),
               "models": model_pair.fingerprint(models)}
-  results_store.open_workdir(
-      workdir, settings, measurement.FREE, timed=True,
+  workdir = store.open_workdir(
+      WORKDIR.value, settings, measurement.FREE, timed=True,
       compiled=config.compilation_cache,
-      results=(results_store.RESULTS, roofline_share.FILE))
+      results=(store.RESULTS, roofline_share.FILE))
+
   tools, notes = _tools(config)
-  groups = benchmark_runs.entries(config, methods, tools)
-  path = workdir / results_store.RESULTS
-  roof = roofline_share.measured(
-      workdir, {
-          x for dtype in (*config.dtypes, *config.rival_dtypes)
-          for x in pair.dtypes(dtype)
-      },
-      bool(benchmark_runs.todo(groups, config.rounds,
-                               benchmark_runs.read(path))))
+  groups = entries.groups(config, methods, tools)
+  path = workdir / store.RESULTS
+  before = path.stat().st_size if path.exists() else 0
   records = measurement.measure(config, pair, methods, groups, path)
-  rows = benchmark_tables.rows(
-      records, roofline_share.from_runs(roof, config, pair, methods))
+  dtypes = {x for dtype in (*config.dtypes, *config.rival_dtypes)
+            for x in pair.dtypes(dtype)}
+  roof = roofline_share.measured(workdir, dtypes,
+                                 again=path.stat().st_size > before)
+  rows = tables.rows(records, roofline_share.from_runs(roof, config, pair,
+                                                       methods))
   notes += [*systems.remarks(pair), roofline_share.note(roof)]
-  benchmark_tables.write(workdir, rows, notes,
-                         provenance.markdown({
-                             **settings, "target": str(pair.target),
-                             "draft": str(pair.draft)}))
-  print(benchmark_tables.terminal(rows, notes))
-  print(
-      f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
-      "*.png"
-  )
+  tables.write(workdir, rows, notes, measurement.about(settings, pair))
+  print(tables.terminal(rows, notes))
+  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")
   if PROFILE.value:
     print(step_profiles(config, pair, methods, pathlib.Path(PROFILE.value)))
 
 
 def step_profiles(config, pair, methods, folder) -> str:
   """Profiles the steps of each method, and returns the tables."""
-  texts, tables = systems.prompts(config, pair), []
+  texts, profiles = systems.prompts(config, pair), []
   for name in methods:
     # A trace does not distinguish programs of one name.
     jax.clear_caches()
-    entry = benchmark_runs.Entry(benchmark_runs.OURS, name, config.dtypes[0],
-                                 config.batches[0], config.temperatures[0])
+    entry = entries.Entry(entries.OURS, name, config.dtypes[0],
+                          config.batches[0], config.temperatures[0])
     run = functools.partial(systems.ours, config, pair, methods, texts,
                             entry, 0)
     table = profile.profile(run, run()["steps"],
                             folder / name.replace("/", "-"))
-    title = benchmark_tables.title(entry.batch, entry.temperature)
-    tables.append(f"{name}, {entry.dtype}, {title.lower()}\n{table}")
-  return "\n\n".join(tables)
+    title = tables.title(entry.batch, entry.temperature)
+    profiles.append(f"{name}, {entry.dtype}, {title.lower()}\n{table}")
+  return "\n\n".join(profiles)
 
 
 def prepare(names, config):

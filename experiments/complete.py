@@ -35,8 +35,8 @@ from experiments.data import prompt_tasks
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
-from experiments.evaluation import results_store
-from experiments.evaluation import run as evaluation_run
+from experiments.harness import store as results_store
+from experiments.harness import batches as evaluation_run
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine

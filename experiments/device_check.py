@@ -7,22 +7,22 @@ and multiplies; whether greedy texts are those of the CPU; whether every method
 keeps the target's distribution, with a control that must not; forwards of a 7 B
 target by their number of tokens; rates of methods on a pair of 7 B and 115 M
 with random parameters, and how long each took to compile; and the longest
-operations of a step. What has been found is kept in the workdir, and a second
-start goes on from there. The exit status is 2 if something is wrong.
+operations of a step. A second start goes on with what has no result, or failed.
+The exit status is 2 if something is wrong.
 """
 
+import functools
 import json
-import pathlib
 
 from absl import flags
 import jax
-import tqdm
 
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.benchmarking import device_checks
 from experiments.benchmarking import device_page
-from experiments.evaluation import results_store
+from experiments.harness import cells
+from experiments.harness import store
 
 
 def main():
@@ -30,32 +30,25 @@ def main():
   launch.check_positive(config, "vocab_size", "exactness_rows",
                         "prompt_length", "max_new_tokens")
   preemption.listen()
-  workdir = results_store.open_workdir(
-      WORKDIR.value, json.loads(config.to_json()), timed=True)
-  path = pathlib.Path(workdir) / results_store.RESULTS
+  workdir = store.open_workdir(WORKDIR.value, json.loads(config.to_json()),
+                               timed=True)
   with launch.user_errors(ValueError):
     checks = device_checks.of_config(config, workdir)
-  found = {x["check"]: x for x in results_store.read(path, "check")}
-  with tqdm.tqdm(checks.items(), unit="check", dynamic_ncols=True) as bar:
-    for name, check in bar:
-      bar.set_description(name)
-      if name not in found:
-        found[name] = {"check": name, **_tried(check)}
-        # What failed is tried again at the next start.
-        if "error" not in found[name]:
-          results_store.append(path, found[name])
-  records = [found[name] for name in checks]
+  records = cells.run(
+      [cells.Cell({"check": name}, functools.partial(_tried, check), name)
+       for name, check in checks.items()], workdir / store.RESULTS,
+      unit="check")
   page = device_page.markdown(records)
-  (pathlib.Path(workdir) / "summary.md").write_text(page, "utf-8")
+  (workdir / "summary.md").write_text(page, "utf-8")
   print(page)
-  print(f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}")
+  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}")
   wrong = [x["check"] for x in records if not x.get("right", True)]
   if wrong:
     raise launch.UserError(
         f"{len(wrong)} of {len(records)} checks failed: {'; '.join(wrong)}.")
 
 
-def _tried(check):
+def _tried(check, *_):
   """Returns the record of a check; one that fails does not end the others."""
   try:
     return check()

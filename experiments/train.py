@@ -30,7 +30,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh as mesh_lib
-from experiments.evaluation import results_store
+from experiments.harness import store
 from experiments.training import on_mesh
 from experiments.training import run as training_run
 from experiments.training import steps as training_steps
@@ -79,7 +79,7 @@ def train(config, mesh=None, size: int = 1) -> dict:
     multihost.check_shared(config.workdir, "--config.workdir")
     run = training_run.prepare(config, mesh, size)
   settings = json.loads(config.to_json())
-  results_store.open_workdir(
+  store.open_workdir(
       config.workdir,
       {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
       "--config.workdir", results=(_METRICS, _SAVED, training_run.SAMPLES))
@@ -173,7 +173,7 @@ def _steps(config, run, state, evaluate):
       if evaluates:
         metrics = {**evaluate(state.params, config.eval_windows),
                    "train_loss": float(loss)}
-        results_store.append(run.workdir / _METRICS, {"step": step, **metrics})
+        store.append(run.workdir / _METRICS, {"step": step, **metrics})
         if multihost.first():
           bar.write(f"step {step}: {_line(metrics)}")
       if saves:
@@ -196,7 +196,7 @@ def _check_loss(step, loss):
 
 def _forget_after(step, path):
   """Drops metrics of steps after `step`, which will be made again."""
-  records = results_store.read(path, "step")
+  records = store.read(path, "step")
   if not multihost.first():
     return
   partial = path.with_suffix(".partial")

@@ -49,16 +49,9 @@ def at_ends(function, vocab_size: int, max_length: int = 0,
             abstract_params=None) -> types.LanguageModel:
   """Makes a language model of a function that gives one distribution per text.
 
-  Args:
-    function: `(params, tokens [n, L] int32, ends [n] int32) -> logits [n, V]`
-      after the token at the end of each text; what follows it may be
-      anything. Hashable.
-    vocab_size: V.
-    max_length: positions that it knows; 0 if there is no limit.
-    abstract_params: see `types.LanguageModel`.
-
-  Returns:
-    The `LanguageModel`.
+  `function(params, tokens [n, L] int32, ends [n] int32)` returns logits `[n,
+  V]` after the token at the end of each text; what follows it may be anything.
+  For the others see `language_model`.
   """
   forward = functools.partial(_forward, function, max_length)
   return types.LanguageModel(_init_cache, forward, vocab_size, max_length,

@@ -38,20 +38,9 @@ def contrastive(expert: types.LanguageModel, amateur: types.LanguageModel,
   """Contrastive decoding (arXiv 2210.15097), sampled as in arXiv 2311.08981.
 
   The logits are (1 + beta) log p_expert - beta log p_amateur of tokens with
-  p_expert >= alpha max p_expert, and -inf of others.
-
-  Args:
-    expert: the model that is improved.
-    amateur: the model whose faults are avoided.
-    alpha: share of the largest probability, above 0 up to 1.
-    beta: strength of the contrast, not negative.
-
-  Returns:
-    The language model; its parameters are (those of expert, of amateur).
-
-  Raises:
-    ValueError: for numbers outside of these ranges, or models of different
-      vocabularies.
+  p_expert >= alpha max p_expert, and -inf of others. 0 < `alpha` <= 1, `beta`
+  is not negative. The model's parameters are (those of expert, of amateur).
+  Raises ValueError for other numbers, or models of different vocabularies.
   """
   if not 0 < alpha <= 1:
     raise ValueError(f"alpha={alpha!r}: a number above 0, up to 1, is needed.")
@@ -72,20 +61,10 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
                 scale: float = 1.0) -> types.LanguageModel:
   """Proxy tuning (arXiv 2401.08565): a large model, tuned by a small one.
 
-  The logits are log p_base + scale (log p_tuned - log p_untuned).
-
-  Args:
-    base: the large model.
-    tuned: a small model after tuning.
-    untuned: the same before.
-    scale: of the difference.
-
-  Returns:
-    The language model; its parameters are those of the three, a tuple.
-
-  Raises:
-    ValueError: for models of different vocabularies, or a scale that is no
-      number.
+  The logits are log p_base + scale (log p_tuned - log p_untuned), of a large
+  model and a small one after and before tuning. The model's parameters are
+  those of the three, a tuple. Raises ValueError for models of different
+  vocabularies, or a scale that is no number.
   """
   if not math.isfinite(scale):
     raise ValueError(f"scale={scale!r}: a number is needed.")
@@ -98,21 +77,13 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
 
 
 def mixture(models, weights=None) -> types.LanguageModel:
-  """A mixture of models, of which several drafters are one.
+  """A mixture of two or more models, of which several drafters are one.
 
   `methods.specinfer` of so many models drafts by each of them instead.
-
-  Args:
-    models: two or more of one vocabulary.
-    weights: of each model, positive; None for equal ones.
-
-  Returns:
-    The language model; its parameters are a tuple of those of the models. Equal
-    arguments give the same object.
-
-  Raises:
-    ValueError: for models of different vocabularies, or weights that are not
-      one positive number for each of them.
+  `weights` are positive, None for equal ones. The model's parameters are a
+  tuple of those of the models; equal arguments give the same object. Raises
+  ValueError for models of different vocabularies, or weights that are not one
+  positive number for each of them.
   """
   models = tuple(models)
   weights = (1.0,) * len(models) if weights is None else tuple(weights)
@@ -156,19 +127,12 @@ def classifier_free(model: types.LanguageModel, params: types.Params,
   A call runs the model twice. It also copies the cache of the negative prompt,
   in which the text follows at once, while it has its slots after the prompt.
 
-  Args:
-    model: a language model.
-    params: its parameters.
-    negative_prompt: `[n]` token ids, one or more, of all rows.
-    scale: above 0; 1 is the model itself, more keeps closer to the prompt.
-
-  Returns:
-    The language model and its parameters. Models of equal arguments are the
-    same object, whatever the ids are, if they are equally many.
-
-  Raises:
-    ValueError: for ids, or a number of them, that the model does not have, or a
-      scale that is not allowed.
+  `negative_prompt` has one or more token ids `[n]`, of all rows; a `scale` of 1
+  is the model itself, more keeps closer to the prompt. Returns the language
+  model and its parameters; models of equal arguments are the same object,
+  whatever the ids are, if they are equally many. Raises ValueError for ids, or
+  a number of them, that the model does not have, or a scale that is not above
+  0.
   """
   tokens = np.asarray(negative_prompt)
   if tokens.ndim != 1 or not len(tokens) or not np.issubdtype(
@@ -279,16 +243,9 @@ def _after_prefix(prefix, cache, begin, prefix_length) -> types.Cache:
 def combined(models, mix) -> types.LanguageModel:
   """The model whose logits are a function of those of several models.
 
-  Args:
-    models: of one vocabulary.
-    mix: `(*log_probs [B, T, V] float32) -> logits [B, T, V]`.
-
-  Returns:
-    The language model; its parameters are a tuple of those of the models. Equal
-    arguments give different models: keep one.
-
-  Raises:
-    ValueError: if the vocabularies differ.
+  `mix` is `(*log_probs [B, T, V] float32) -> logits [B, T, V]`. The model's
+  parameters are a tuple of those of the models. Equal arguments give different
+  models: keep one. Raises ValueError if the vocabularies differ.
   """
   sizes = [model.vocab_size for model in models]
   if len(set(sizes)) > 1:

@@ -26,14 +26,9 @@ from models.transformer import linear_ops
 def init(key, large: transformer.Config, small_params):
   """Returns parameters to begin with, with which the small model is as it was.
 
-  Args:
-    key: a random key.
-    large: architecture of the large model.
-    small_params: of the small model, whose vocabulary is the same.
-
-  Returns:
-    Dict of the small model's, `decoder`, and of the projector's matrices
-    `[out, in]`, of which the last is 0.
+  `large` is the architecture of the large model, whose vocabulary is that of
+  the small one. A dict of the small model's, `decoder`, and of the
+  `projector`'s matrices `[out, in]`, of which the last is 0.
   """
   width = small_params["embedding"].shape[1]
   return {"decoder": small_params, "projector": {
@@ -56,13 +51,9 @@ def features(large: transformer.Config, large_params, tokens):
 def with_vectors(params, hidden, tokens):
   """Returns prompts of vectors, and the parameters that these are among.
 
-  Args:
-    params: of `init`.
-    hidden: `[B, P, F]` of the large model.
-    tokens: `[B, P]` int32 of the prompts.
-
-  Returns:
-    Ids `[B, P]` from V on; and parameters of the small model with its table.
+  `params` are those of `init`, `hidden [B, P, F]` of the large model, `tokens
+  [B, P]` int32 of the prompts. Returns ids `[B, P]` from V on; and parameters
+  of the small model with its table.
   """
   decoder, projector = params["decoder"], params["projector"]
   inner = jax.nn.relu(linear_ops.matmul(hidden, projector["in"]))

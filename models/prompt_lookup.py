@@ -34,17 +34,8 @@ def language_model(vocab_size: int, ngram: int = 4) -> types.LanguageModel:
   A position where m of the newest tokens occurred, at most `ngram`, votes for
   the token after it with the weight 16^m; the later of two equal positions
   counts up to twice as much. Without any such position the distribution is
-  uniform.
-
-  Args:
-    vocab_size: V, of the target.
-    ngram: most tokens that are compared.
-
-  Returns:
-    The `LanguageModel`; equal arguments give the same object.
-
-  Raises:
-    ValueError: if a number is not a positive integer.
+  uniform. `vocab_size` is the target's. Equal arguments give the same object.
+  Raises ValueError if a number is not a positive integer.
   """
   for name, value in (("vocab_size", vocab_size), ("ngram", ngram)):
     if not isinstance(value, numbers.Integral) or value < 1:

@@ -17,15 +17,10 @@ class TabularParams(NamedTuple):
 def TabularLM(table_logits):  # pylint: disable=invalid-name
   """Makes a model whose next token depends on the last token alone.
 
-  Args:
-    table_logits: `[V, V]`, row i the logits after token i; -inf is allowed.
-
-  Returns:
-    The `LanguageModel` and its parameters. It caches nothing; models of the
-    same V are equal, and share compiled programs.
-
-  Raises:
-    ValueError: if the table is not square.
+  `table_logits` is `[V, V]`, row i the logits after token i; -inf is allowed.
+  Returns the `LanguageModel` and its parameters. It caches nothing; models of
+  the same V are equal, and share compiled programs. Raises ValueError if the
+  table is not square.
   """
   table = jnp.asarray(table_logits, jnp.float32)
   if table.ndim != 2 or table.shape[0] != table.shape[1]:

@@ -43,7 +43,8 @@ EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),
     ("data", "timing", "rivals"),
-    ("flags", "training", "evaluation"),
+    ("flags", "training", "harness"),
+    ("evaluation",),
     ("benchmarking",),
     # Studies are imported by nobody, each other included.
     (*PROGRAMS, "studies"),

@@ -7,6 +7,7 @@ import os
 import pathlib
 import tempfile
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 
@@ -28,7 +29,8 @@ def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
   of this package, so that a file is never read that would be made otherwise
   today. `what` and `options` are values of JSON. Automata made in less than
   `least_seconds` are not written. `folder` need not exist, and may be deleted
-  at any time. Raises ValueError of `make`, and OSError if it cannot be written.
+  at any time; where it cannot be written there is a warning. Raises ValueError
+  of `make`.
   """
   digest = _digest(make, what, pieces, eos_id, options)
   path = pathlib.Path(folder) / f"{digest}.npz"
@@ -38,7 +40,11 @@ def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
   begin = time.monotonic()
   found = make(what, pieces, eos_id, **options)
   if time.monotonic() - begin >= least_seconds:
-    _write(path, found)
+    try:
+      _write(path, found)
+    except OSError as e:  # The text does not depend on it.
+      warnings.warn(f"the automaton cannot be kept, and is compiled again the "
+                    f"next time: {e}", stacklevel=2)
   return found, False
 
 

@@ -26,6 +26,12 @@ _LARK = re.compile(rf"{_COMMENT}|{_STRING}|/(?:\\.|[^/\\\n])+/", re.DOTALL)
 _RULE = re.compile(r'^[ \t]*[!?]?[\w.-]+[^:\n"]*:', re.MULTILINE)
 
 
+def is_gbnf(text: str) -> bool:
+  """Returns whether a grammar is of GBNF, by a rule such as `root ::= x`."""
+  return bool(re.search(r"^[ \t]*[\w-]+[ \t]*::=", _code(text, gbnf=True),
+                        re.MULTILINE))
+
+
 def check(name: str, text: str, max_rules: int, gbnf: bool):
   """Raises ValueError, beginning with `name`, for too large a grammar."""
   size = len(values.utf8(name, text))

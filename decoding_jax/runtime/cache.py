@@ -26,15 +26,10 @@ _LONG, _LONG_STEP = 768, 128
 
 
 def map_arrays(function, *parts) -> types.Block:
-  """Applies a function to each array of caches or blocks.
+  """Applies a function to each array of caches or blocks of one model.
 
-  Args:
-    function: `(*arrays, row_axis, slot_axis) -> array`, of one array of each;
-      on a mesh these may be `kernels.SplitSlots`.
-    parts: caches or blocks of one model.
-
-  Returns:
-    What it gives, as keys, values and features.
+  It is `(*arrays, row_axis, slot_axis) -> array`, of one array of each, which
+  on a mesh may be `kernels.SplitSlots`. Results are keys, values, features.
   """
   def mapped(name, row_axis, slot_axis):
     return jax.tree.map(lambda x, *others: function(
@@ -47,15 +42,7 @@ def map_arrays(function, *parts) -> types.Block:
 
 
 def init_block(cache: types.Cache, slots: int) -> types.Block:
-  """An empty block for the model of a cache.
-
-  Args:
-    cache: a cache of that model, of any capacity.
-    slots: N.
-
-  Returns:
-    A block of zeros.
-  """
+  """Returns a block of N zeros for the model of a cache."""
   def empty(x, _, slot_axis):
     shape = list(x.shape)
     shape[slot_axis] = slots
@@ -110,14 +97,7 @@ def begun_states(cache: types.Cache):
 
 
 def rewind(cache: types.Cache, length) -> types.Cache:
-  """Sets the length of each row, of a cache whose slots hold so many tokens.
-
-  Args:
-    cache: the cache.
-    length: `[B]` int32.
-
-  Returns:
-    The cache.
+  """Sets the length `[B]`, of a cache whose slots hold so many tokens.
 
   Raises:
     ValueError: if there are recurrent states, which know one length.
@@ -143,17 +123,10 @@ def _take(source, slots):
 
 
 def move(block: types.Block, sources, targets) -> types.Block:
-  """Copies slots of a block to other slots of it.
+  """Copies slots of a block to others, none of which is read, `[B, K]` each.
 
-  Args:
-    block: keys, values and features of N slots.
-    sources: `[B, K]` int32, slots that are read.
-    targets: `[B, K]` int32, slots that are written, none of them read; those
-      that are not below N are left out. Where several are the same, so are
-      what is written there.
-
-  Returns:
-    The block.
+  Targets that are not below N are left out. Where several are the same, so
+  must be what is written there.
   """
   def moved(x, row_axis, slot_axis):
     def row(x, sources, targets):
@@ -178,16 +151,9 @@ def take_slots(block: types.Block, slots) -> types.Block:
 def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
   """Copies the first slots of each row and its newest ones.
 
-  Args:
-    cache: of S slots.
-    first: slots that are copied from the beginning.
-    window: slots that are copied before the length. Where slots are split over
-      devices, these numbers are rounded up, and up to one slot a device less
-      than the window is seen.
-
-  Returns:
-    A cache of `first + window` slots, or of all S. Its slots are in order, but
-    are positions no more.
+  Where slots are split over devices, these numbers are rounded up, and up to
+  one slot a device less than the window is seen. Slots of the result are in
+  order, but are positions no more.
 
   Raises:
     ValueError: if there are recurrent states, which hold all tokens.
@@ -222,16 +188,9 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
-  """Writes whole rows, and no others.
+  """Writes whole rows `[R]` of a cache of R rows; rows from B on are left out.
 
-  Args:
-    cache: a cache of B rows.
-    rows: `[R]` int32, where to; those that are not below B are left out.
-    other: a cache of R rows of the same model and capacity, and of what they
-      share.
-
-  Returns:
-    The cache with these rows replaced.
+  Both are of the same model and capacity, and of what they share.
   """
   def put(x, y, row_axis):
     at = (slice(None),) * row_axis + (rows,)
@@ -289,32 +248,20 @@ def _map_rows(function, *caches) -> types.Cache:
 
 
 def await_logits(slots, logits):
-  """The slots, but not before the logits are known.
+  """Returns the slots `[B, K]`, but not before the logits are known.
 
   A commit that does not depend on a forward may be made before it: the forward
   then reads from a copy of the whole cache, made for the purpose.
-
-  Args:
-    slots: `[B, K]` int32, what will be committed.
-    logits: `[B, T, V]`, of the forward that reads the cache.
-
-  Returns:
-    `[B, K]` int32, the slots.
   """
   return _await(slots, logits[:, -1, :1])
 
 
 def await_block(slots, block: types.Block):
-  """The same where nobody asks for logits, which are then not computed.
+  """Returns the slots where nobody asks for logits, which are not computed.
 
-  Args:
-    slots: `[B, K]` int32, what will be committed.
-    block: of the forward that reads the cache. Any layer reads its part of it
-      before the next one's keys are known; what the last one reads has no
-      effect on keys and values, but may have one on features.
-
-  Returns:
-    `[B, K]` int32, the slots.
+  Any layer reads its part of the cache before the next one's keys are known;
+  what the last one reads has no effect on keys and values, but may have one on
+  features.
   """
   for keys in block.keys:
     layer = (0,) * (keys.ndim + ROW_AXIS)

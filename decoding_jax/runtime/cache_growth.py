@@ -20,15 +20,9 @@ _FACTOR = 2
 
 
 def initial_slots(least, full, shared=0) -> int:
-  """Slots to begin with.
+  """Returns slots to begin with: `full`, or less if that is much less.
 
-  Args:
-    least: slots that the prompts and one step need.
-    full: slots that the whole budget needs.
-    shared: how many of them are kept once for all rows.
-
-  Returns:
-    `full`, or less if that is much less.
+  `least` are needed by the prompts and one step; `shared` are kept once.
   """
   own = cache_lib.round_up(least - shared + _ROOM)
   return shared + own if shared + _FACTOR * own <= full else full
@@ -40,16 +34,10 @@ def next_slots(slots, full, shared=0) -> int:
 
 
 def grow(state: DecodeState, slots) -> DecodeState:
-  """The state with larger caches.
+  """Returns the state with caches of more slots, shared ones included.
 
-  They grow array by array, so that few of them are there twice at a time.
-
-  Args:
-    state: between two programs; the arrays of its caches are deleted.
-    slots: the capacity of the result, shared slots included.
-
-  Returns:
-    The state.
+  They grow array by array, so that few of them are there twice at a time; the
+  old arrays are deleted.
   """
   def wider(x):
     if not isinstance(x, Cache):

@@ -34,37 +34,26 @@ LEAST_CHUNK = 5
 
 
 def refilled(rows: int) -> int:
-  """Rows that are refilled together.
-
-  Args:
-    rows: B, that are decoded together.
-  """
+  """Returns how many of B rows are refilled together."""
   return max(1, rows // _PART)
 
 
 @flax.struct.dataclass
 class _Queue:
-  """What the loop over chunks and steps carries.
-
-  Attributes:
-    state: of the B rows; a row that joins is done, and its text the last one.
-      Its caches hold what has been read of the next prompt.
-    members: `[B]` int32, the prompt of each row.
-    joins: `[B]` bool, rows that read their prompt.
-    taken: `[]` int32, prompts that have a row, or had one.
-    steps: `[]` int32.
-  """
+  """What the loop over chunks and steps carries."""
+  # Of the B rows; a row that joins is done, and its text the last one. Its
+  # caches hold what has been read of the next prompt.
   state: DecodeState
-  members: Array
-  joins: Array
-  taken: Array
-  steps: Array
+  members: Array  # `[B]` int32, the prompt of each row
+  joins: Array  # `[B]` bool, rows that read their prompt
+  taken: Array  # `[]` int32, prompts that have a row, or had one
+  steps: Array  # `[]` int32
 
 
 def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,
                 begin: Callable[..., DecodeState],
                 start: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all prompts; a row that joins does not stop the others.
+  """Generates for all R prompts; a row that joins does not stop the others.
 
   The first B prompts are prefilled together.
 
@@ -95,8 +84,11 @@ def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,
     # Constant as long as no row gets another prompt.
     own = _take(context, queue.members)
     goes_on = lambda queue: ~(
+        # A row is free, and a prompt waits for one.
         ((queue.state.done & ~queue.joins).any() & (queue.taken < total))
+        # A row has read its prompt, so that its text can begin.
         | _has_read(queue, own).any())
+    # Three loops, since a step is W tokens wide only while some row reads.
     queue = jax.lax.while_loop(
         lambda queue: _has_read(queue, own).any(),
         functools.partial(_start, own, keys, start), queue)
@@ -112,9 +104,13 @@ def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,
     return queue, jax.tree.map(lambda all_, x: all_.at[at].set(x, mode="drop"),
                                results, token_buffer.result(queue.state))
 
-  queue, results = jax.lax.while_loop(
-      lambda carry: ~carry[0].state.done.all() | (carry[0].taken < total)
-      | carry[0].joins.any(), rounds, (queue, results))
+  def unfinished(carry):
+    queue, _ = carry
+    # A row that joins is done as far as its last text goes.
+    return (~queue.state.done.all() | (queue.taken < total)
+            | queue.joins.any())
+
+  queue, results = jax.lax.while_loop(unfinished, rounds, (queue, results))
   return queue.state.replace(target_cache=None, draft_cache=None, carry=None,
                              **results), queue.steps
 
@@ -176,7 +172,7 @@ def _end_prompt(model: LanguageModel, params, cache: Cache, row) -> Cache:
 
 def _step_and_read(decoder: Decoder, context: Context, width,
                    queue: _Queue) -> _Queue:
-  """A step; rows that join, which are done, read the next of their prompt."""
+  """Takes a step, in which rows that join read more of their prompts."""
   state = queue.state
   cached = state.target_cache.length
   places = cached[:, None] + jnp.arange(width)[None]
@@ -224,18 +220,9 @@ def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
 
 def run(decoder: Decoder, context: Context, keys, rows: int,
         begin: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all prompts; rows that join stop the others.
+  """Generates for all R prompts; rows that join stop the others.
 
-  Args:
-    decoder: what decodes.
-    context: of R prompts.
-    keys: `[R]` random keys.
-    rows: B <= R, that are decoded together.
-    begin: `(context, keys) -> state` of any rows, nothing being generated yet.
-
-  Returns:
-    The last state of each of the R rows, without caches and carry; and the
-    steps of the loop.
+  As `run_chunked`, but every row is prefilled by `begin`.
   """
   total, size = len(keys), refilled(rows)
   state = _empty(begin, context, keys, rows)
@@ -279,12 +266,12 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
 
 
 def _enough(done, waiting, size):
-  """Whether enough rows have finished: all, if no prompt waits for a place."""
+  """Returns whether enough rows have finished: all, if no prompt waits."""
   return jnp.where(waiting, done.sum() >= size, done.all())
 
 
 def _empty(begin, context, keys, rows) -> DecodeState:
-  """A state of rows that are done, and were never begun."""
+  """Returns a state of rows that are done, and were never begun."""
   first = jnp.arange(rows)
   shapes = jax.eval_shape(lambda: begin(_take(context, first), keys[first]))
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
@@ -293,7 +280,7 @@ def _empty(begin, context, keys, rows) -> DecodeState:
 
 
 def _take(context: Context, rows) -> Context:
-  """The context of some rows."""
+  """Returns the context of some rows."""
   take = functools.partial(jax.tree.map, lambda x: x[rows])
   return context.replace(**{
       name: take(getattr(context, name)) for name in
@@ -301,7 +288,7 @@ def _take(context: Context, rows) -> Context:
 
 
 def _put(state: DecodeState, rows, fresh: DecodeState) -> DecodeState:
-  """The state with some rows replaced; those beyond the last are left out."""
+  """Replaces some rows of a state; those beyond the last are left out."""
   def put(x, y):
     if isinstance(x, Cache):
       return cache_lib.put_rows(x, rows, y)

@@ -75,18 +75,10 @@ def best(context: Context, logits):
 
 
 def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
-  """Runs a model on the tokens after a cache, and commits them.
+  """Runs a model on the tokens `[B, T]` after a cache, and commits them.
 
-  Args:
-    model: any model.
-    params: its parameters.
-    cache: its cache.
-    tokens: `[B, T]` int32, what follows.
-    count: `[B]` int32, how many of them count; or one number.
-
-  Returns:
-    logits `[B, T, V]` float32, and the cache; all T tokens are in it, those
-    that do not count after its length.
+  Returns logits `[B, T, V]` float32, and the cache; all T tokens are in it, of
+  which `count`, `[B]` or one number, count: the others are after its length.
   """
   order = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   logits, block = model.forward(
@@ -99,16 +91,9 @@ def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
 
 
 def catch_up(width, context: Context, state: DecodeState, count):
-  """Runs the draft on tokens after its cache, and commits `count` of them.
+  """Runs the draft on tokens that its cache lacks, and commits `count [B]`.
 
-  Args:
-    width: tokens of the forward, at least `count`; static.
-    context: holds the draft.
-    state: the draft cache lacks some tokens of the text.
-    count: `[B]` int32.
-
-  Returns:
-    logits `[B, width, V]` and the draft cache.
+  Returns logits `[B, width, V]` and the draft cache; `width` is static.
   """
   columns = state.draft_cache.length[:, None] + jnp.arange(width)[None]
   newest = buffers.take_along(
@@ -130,9 +115,6 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> Rollout:
     room: `[B]` int32, the most tokens of a path, the first included; at most
       1 + n. A row without room needs no forward.
     steps: n, static.
-
-  Returns:
-    The roll-outs.
   """
   model, params, cache = roller
   num_paths, room = firsts.shape[1], room[:, None]
@@ -160,10 +142,10 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> Rollout:
         put(out.log_probs, token_buffer.log_probs(logits, tokens)),
         jnp.where(i == 0, logits.astype(jnp.float32), out.logits), block,
         out.calls + alive.any(axis=1).astype(jnp.int32))
-    alive &= ~token_buffer.ends(tokens, context.eos_id) & (i + 2 < room)
-    return i + 1, alive, out
+    return i + 1, token_buffer.go_on(context, alive, tokens, room - i - 2), out
 
-  alive = ~token_buffer.ends(firsts, context.eos_id) & (room > 1)
+  alive = token_buffer.go_on(context, jnp.ones_like(firsts, bool), firsts,
+                             room - 1)
   _, _, out = jax.lax.while_loop(lambda carry: carry[1].any(), step,
                                  (jnp.int32(0), alive, out))
   return out

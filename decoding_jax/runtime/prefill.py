@@ -18,17 +18,10 @@ CHUNK = 512
 
 
 def capacity(width, room, shared=0) -> int:
-  """Slots that the cache of a generation has.
+  """Returns the slots of a generation's cache: P, `room`, and some more.
 
-  Args:
-    width: P, tokens of a prompt.
-    room: slots that are needed after it.
-    shared: L, those of its first tokens that are kept once for all rows.
-
-  Returns:
-    Slots, the L included. The last chunk fits in as well: it may end a little
-    after the prompt, of which a model that shares nothing has chunks of its
-    own.
+  The last chunk fits in as well: it may end a little after the prompt, of which
+  a model that shares nothing of L tokens has chunks of its own.
   """
   ends = [begin + math.prod(chunks(width - begin - 1, CHUNK))
           for begin in (0, shared)]
@@ -38,7 +31,7 @@ def capacity(width, room, shared=0) -> int:
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
             lengths, shared: Block | None = None) -> Cache:
-  """A cache of all of each prompt but its last token.
+  """Returns a cache of `lengths - 1` tokens a row: all but the last one.
 
   Args:
     slots: of `capacity`.
@@ -49,9 +42,6 @@ def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
     lengths: `[B]` int32, in 1..P.
     shared: of `share`, what is known of the first L tokens of all prompts,
       which are then in L + 1..P; None for nothing.
-
-  Returns:
-    A cache of `lengths - 1` tokens a row.
   """
   cache = _read(slots, chunk, model, params, prompts, lengths, shared)
   return model.after_prompt(params, cache) if model.after_prompt else cache
@@ -59,17 +49,9 @@ def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
 
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def share(count, chunk, model: LanguageModel, params, *, prompts) -> Block:
-  """Reads what all prompts begin with, as one row.
+  """Reads the `count` tokens that all prompts begin with, of the first prompt.
 
-  Args:
-    count: L, how many tokens.
-    chunk: as of `prefill`.
-    model: that reads them; it `reads_shared`.
-    params: its parameters.
-    prompts: `[B, P]` int32, of which the first is read.
-
-  Returns:
-    Keys, values and features of L slots: `Cache.shared`.
+  Returns `Cache.shared`; the model `reads_shared`.
   """
   cache = _read(capacity(count + 1, 0), chunk, model, params,
                 prompts[:1, :count + 1], jnp.full(1, count + 1, jnp.int32))
@@ -120,17 +102,9 @@ def _read(slots, chunk, model, params, prompts, lengths, shared=None):
 
 
 def extend(model: LanguageModel, params, cache: Cache, tokens, count) -> Cache:
-  """Reads the next tokens of some prompts.
+  """Reads the next `count [B]` of `tokens [B, T]`, 0 or more a row.
 
-  Args:
-    model: whose cache it is.
-    params: its parameters.
-    cache: of what was read before.
-    tokens: `[B, T]` int32, what comes next.
-    count: `[B]` int32, how many of them; a row may read none.
-
-  Returns:
-    The cache, longer by `count`; it must have room for T more tokens a row.
+  The cache must have room for T more tokens a row.
   """
   order = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   block = _score(model, params, tokens, cache.length[:, None] + order, cache)
@@ -139,12 +113,7 @@ def extend(model: LanguageModel, params, cache: Cache, tokens, count) -> Cache:
 
 
 def chunks(width: int, chunk: int) -> tuple[int, int]:
-  """Returns number and size of equal chunks, together hardly wider than this.
-
-  Args:
-    width: tokens.
-    chunk: the largest size.
-  """
+  """Returns number and size of equal chunks, hardly wider than `width`."""
   number = -(-width // chunk)
   return number, -(-width // max(number, 1))
 
@@ -195,17 +164,7 @@ def _check_cache(cache, batch, slots):
 
 
 def _check(found, tokens, vocab_size, block):
-  """Checks what the forward of a model has returned, while it is traced.
-
-  Args:
-    found: that.
-    tokens: `[B, T]`.
-    vocab_size: V.
-    block: what the forward was given.
-
-  Raises:
-    ValueError: saying what is needed.
-  """
+  """Raises ValueError for a forward's wrong results, while it is traced."""
   if not isinstance(found, tuple) or len(found) != 2:
     raise ValueError("LanguageModel.forward returned an object of type "
                      f"{type(found).__name__}: (logits, block) is needed.")

@@ -5,21 +5,26 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax.kernels import vocabulary
-from decoding_jax.types import DecodeState, NONE
+from decoding_jax.types import Context, DecodeState, NONE
 
 
 def ends(tokens, eos_id):
-  """Which tokens end a text.
-
-  Args:
-    tokens: `[...]` int32.
-    eos_id: `[E]` int32.
-
-  Returns:
-    `[...]` bool.
-  """
+  """Returns `[...]` bool, which `tokens [...]` end a text by `eos_id [E]`."""
   eos_id = jnp.expand_dims(eos_id, range(tokens.ndim))
   return (tokens[..., None] == eos_id).any(axis=-1)
+
+
+def go_on(context: Context, alive, tokens, room=None, pause=None):
+  """Returns `[B, W]` bool, which texts go on after their newest tokens.
+
+  A text ends by a token of `context.eos_id`, or where no `room`, `[B, W]` or
+  `[B, 1]`, is left for more; and rests after a token of `pause`.
+  """
+  alive = alive & ~ends(tokens, context.eos_id)
+  if room is not None:
+    alive &= room > 0
+  return alive if pause is None else alive & ~ends(
+      tokens, jnp.atleast_1d(jnp.asarray(pause)))
 
 
 def cut(state: DecodeState, tokens, count, eos_id):
@@ -40,6 +45,7 @@ def cut(state: DecodeState, tokens, count, eos_id):
   ended = last.any(axis=1)
   count = jnp.where(ended, jnp.argmax(last, axis=1) + 1, count)
   count = jnp.where(state.done, 0, count).astype(jnp.int32)
+  # A row is done by a token that ends its text, or by the last of its budget.
   return count, state.done | ended | (state.length + count == state.limit)
 
 
@@ -59,17 +65,7 @@ def newest(state: DecodeState, count: int):
 
 
 def append(buffer, length, values, count):
-  """Writes the first `count` values of each row after its length.
-
-  Args:
-    buffer: `[B, S]`.
-    length: `[B]` int32.
-    values: `[B, T]`.
-    count: `[B]` int32, at most T.
-
-  Returns:
-    The buffer.
-  """
+  """Writes the first `count [B]` of `values [B, T]` after the length `[B]`."""
   order = jnp.arange(values.shape[1])[None]
   # No column twice, outside of the buffer either: an accelerator then writes
   # all of them at once.
@@ -86,15 +82,7 @@ def result(state: DecodeState):
 
 
 def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
-  """The new state, but with text and counts of rows that were done as before.
-
-  Args:
-    state: before a step.
-    new: after it; of the same shapes.
-
-  Returns:
-    A state; caches, keys and carry are the new ones.
-  """
+  """Returns the new state, with old text and counts of rows that were done."""
   def keep(old, new):
     done = state.done.reshape(-1, *[1] * (new.ndim - 1))
     return jnp.where(done, old, new)
@@ -124,14 +112,9 @@ def commit(state: DecodeState, tokens, log_probs, count, eos_id):
 
 
 def log_probs(logits, tokens):
-  """A model's own log-probabilities: temperature 1, nothing cut off.
+  """Returns `[...]` float32, a model's own log-probabilities of `tokens [...]`.
 
-  Args:
-    logits: `[..., V]`.
-    tokens: `[...]` int32.
-
-  Returns:
-    `[...]` float32.
+  Temperature 1, nothing cut off; logits are `[..., V]`.
   """
   chosen = vocabulary.take(logits, tokens[..., None])
   largest, log_mass = kernels.log_normalizer(logits.astype(jnp.float32))

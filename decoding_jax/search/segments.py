@@ -74,10 +74,8 @@ def draw(keys, context: Context, sampler: Sampler, newest, room,
         log_probs=out.log_probs + jnp.where(alive, chosen, 0),
         own_log_probs=put(out.own_log_probs,
                           token_buffer.log_probs(logits, tokens)))
-    ended = token_buffer.ends(tokens, context.eos_id)
-    if end is not None:
-      ended |= tokens == end
-    return alive & ~ended & (i + 1 < room)[:, None], out
+    return token_buffer.go_on(context, alive, tokens, room[:, None] - i - 1,
+                              end), out
 
   def step(carry):
     i, alive, out = carry

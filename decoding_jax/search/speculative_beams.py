@@ -169,7 +169,7 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
                        lambda x, i, token: x[i, token])(log_probs, parents,
                                                         tokens))
     levels.append(nodes)
-    alive = nodes.valid & ~token_buffer.ends(tokens, context.eos_id) & (
+    alive = token_buffer.go_on(context, nodes.valid, tokens) & (
         scores.log_probs > -jnp.inf)
     above, first = first, first + sizes.width
   return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *levels), block

@@ -211,16 +211,15 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
 
 
 def append(context: Context, texts: Texts, tokens, logits,
-           pause=(NONE,)) -> Texts:
+           pause=None) -> Texts:
   """Adds `tokens [B, W]` to texts that are alive.
 
   After a token of `pause [...]` a text is not alive, as after its end.
   """
   new = _put(texts, tokens, token_buffer.log_probs(logits, tokens))
-  over = (token_buffer.ends(tokens, context.eos_id) |
-          (new.lengths == texts.tokens.shape[-1]) |
-          token_buffer.ends(tokens, jnp.asarray(pause)))
-  return new.replace(alive=texts.alive & ~over)
+  return new.replace(alive=token_buffer.go_on(
+      context, texts.alive, tokens, texts.tokens.shape[-1] - new.lengths,
+      pause))
 
 
 def grow(expand, width, context: Context, keys, i, logits,
@@ -240,7 +239,7 @@ def grow(expand, width, context: Context, keys, i, logits,
   own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]
   return _put(new, tokens, own_log_probs).replace(
       # A text of probability 0 only fills up W.
-      alive=(new.alive & ~token_buffer.ends(tokens, context.eos_id) &
+      alive=(token_buffer.go_on(context, new.alive, tokens) &
              (beam.log_probs > -jnp.inf)),
       beam=beam, counts=counts,
       mask=new.mask | (jnp.arange(new.mask.shape[-1])[None, None] == own))

@@ -52,14 +52,7 @@ def expand(layout: FreeLayout, start, successors):
 
 
 def with_root(root, tokens, parents, valid) -> DraftTree:
-  """Returns the tree of a root and of nodes whose parents count from it.
-
-  Args:
-    root: `[B]` int32, its token.
-    tokens: `[B, N]` int32.
-    parents: `[B, N]` int32, 0 for the root.
-    valid: `[B, N]` bool.
-  """
+  """Returns a tree of roots `[B]` and nodes `[B, N]`; parent 0 is the root."""
   before = lambda x, first: jnp.concatenate([first[:, None], x], axis=1)
   return tree_lib.from_parents(
       before(tokens, root), before(parents, jnp.zeros_like(root)),

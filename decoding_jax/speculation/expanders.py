@@ -322,14 +322,9 @@ def _fresh(inner, tree, level, nodes, newest, length, late):
 
 
 def _of_own_model(logits, width):
-  """Logits of the nodes of a level by their models; of a root, by each.
+  """Returns logits `[B, max(W, models), V]` of a level's nodes by their models.
 
-  Args:
-    logits: of each model, `[B, T, V]`, those of the level in the end.
-    width: W.
-
-  Returns:
-    `[B, max(W, number of models), V]`.
+  `logits` has `[B, T, V]` of each; of a root, all are kept.
   """
   each = max(width // len(logits), 1)
   starts = range(0, width, each) if width > 1 else [0] * len(logits)

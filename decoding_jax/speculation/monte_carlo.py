@@ -43,18 +43,9 @@ class _Nodes:
 
 
 def expand(key, layout: FreeLayout, simulations: int, start, successors):
-  """Returns the N most visited nodes below a state, in one row.
+  """Returns the N most visited of S `simulations`, as `best_first.expand`.
 
-  Args:
-    key: a random key.
-    layout: N nodes, of D levels at most; K successors of each state.
-    simulations: S, N or more.
-    start: `[...]` int32, the state of the root.
-    successors: `state -> (tokens [K] int32, scores [K] float32, states [K, ...]
-      int32)`. Where a score is 0 there is no successor.
-
-  Returns:
-    tokens, parents and validity, `[N]` each, as `best_first.expand`.
+  Scores `[K]` of `successors` are no probabilities: 0 where there is none.
   """
   size = 1 + simulations
   blank = lambda x: jnp.broadcast_to(x[None], (size, *x.shape))

@@ -32,30 +32,22 @@ from decoding_jax.types import Array, Context, DecodeState, Decoder, Verifier
 
 @flax.struct.dataclass
 class _Drafts:
-  """Drafted tokens in their order.
-
-  Attributes:
-    tokens: `[B, T]` int32; T is D, or D - 1 of those that are pending.
-    log_probs: `[B, T, V]` float32, of which they are samples.
-  """
-  tokens: Array
-  log_probs: Array
+  """Drafted tokens in their order."""
+  tokens: Array  # `[B, T]` int32; T is D, or D - 1 of those that are pending
+  log_probs: Array  # `[B, T, V]` float32, of which they are samples
 
 
 def decoder(depth: int, draw: Callable, verifier: Verifier) -> Decoder:
-  """The decoder that drafts D tokens while the target scores as many.
+  """Makes PEARL's decoder: D tokens are drafted while as many are scored.
 
   The outcome of a round is 1 where tokens are pending. The target carries these
   and the drafter the last of them, up to which its cache goes.
+  `stats.extra` has `post_verify_calls [B]`.
 
   Args:
     depth: D, at least 2.
     draw: `(key, log_probs [V]) -> token []`, drafts.
     verifier: has a rule for chains.
-
-  Returns:
-    The decoder; its `stats.extra` has `post_verify_calls [B]`, those of the
-    target calls that were a post-verify.
   """
   return rounds.decoder(rounds.Rounds(
       functools.partial(_begin, depth), functools.partial(_propose, depth),
@@ -101,19 +93,10 @@ def _prepare(depth, draw, context: Context, drafting: rounds.Drafting):
 
 
 def draft(depth, draw, keys, context: Context, cache, last):
-  """Drafts D tokens, one after the other.
+  """Drafts D tokens after `last [B]`, which the draft model's cache lacks.
 
-  Args:
-    depth: D.
-    draw: of `decoder`.
-    keys: `[B]` random keys.
-    context: holds the draft model.
-    cache: its cache, up to the token before the last one.
-    last: `[B]` int32, after which it drafts.
-
-  Returns:
-    tokens `[B, D]`, their distributions `[B, D, V]`, and the cache, which has
-    all but the last of them.
+  Returns tokens `[B, D]`, the log-probabilities `[B, D, V]` that they are
+  drawn of, and the cache with all but the last of them.
   """
   def step(carry, keys):
     token, cache = carry

@@ -40,49 +40,33 @@ _NO_OUTCOME = -1
 
 @flax.struct.dataclass
 class _Chain:
-  """What the target scores.
-
-  Attributes:
-    tokens: `[B, D]` int32.
-    log_probs: `[B, D, V]` float32, of which they are samples.
-    prepared: `[B]` bool, whether they were there at once.
-  """
-  tokens: Array
-  log_probs: Array
-  prepared: Array
+  """What the target scores."""
+  tokens: Array  # `[B, D]` int32
+  log_probs: Array  # `[B, D, V]` float32, of which they are samples
+  prepared: Array  # `[B]` bool, whether they were there at once
 
 
 @flax.struct.dataclass
 class _Prepared:
-  """What the drafter has.
-
-  Attributes:
-    chain: `[B, D]` int32, what the target scores.
-    guesses: `[B, G]` int32, tokens that may follow its prefixes.
-    tokens: `[B, G, D]` int32, drafted after these.
-    log_probs: `[B, G, D, V]` float32.
-  """
-  chain: Array
-  guesses: Array
-  tokens: Array
-  log_probs: Array
+  """What the drafter has."""
+  chain: Array  # `[B, D]` int32, what the target scores
+  guesses: Array  # `[B, G]` int32, tokens that may follow its prefixes
+  tokens: Array  # `[B, G, D]` int32, drafted after these
+  log_probs: Array  # `[B, G, D, V]` float32
 
 
 def decoder(guesses: tuple[int, ...], draw: Callable,
             verifier: Verifier) -> Decoder:
-  """The decoder that prepares chains while the target scores one.
+  """Makes SSD's decoder: chains are prepared while the target scores one.
 
   The outcome of a round is how many drafted tokens were accepted.
+  `stats.extra` has `prepared_calls [B]`.
 
   Args:
     guesses: `D + 1` numbers, tokens that are guessed where 0, 1, ..., D are
       accepted; G together.
     draw: `(key, log_probs [V]) -> token []`, drafts.
     verifier: has a rule for chains.
-
-  Returns:
-    The decoder; its `stats.extra` has `prepared_calls [B]`, those of the target
-    calls whose chain had been prepared.
   """
   depth = len(guesses) - 1
   return rounds.decoder(rounds.Rounds(

@@ -27,50 +27,30 @@ from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
 
 @flax.struct.dataclass
 class News:
-  """All that a drafter hears of the target after a round.
-
-  Attributes:
-    newest: `[B]` int32, the last token of the text.
-    length: `[B]` int32, of the text.
-    step: `[B]` int32, rounds so far.
-    done: `[B]` bool.
-    outcome: `[B]` int32, of the round before; what the method needs to know.
-  """
-  newest: Array
-  length: Array
-  step: Array
-  done: Array
+  """What the drafter learns from the target after a round."""
+  newest: Array  # `[B]` int32, the last token of the text
+  length: Array  # `[B]` int32, of the text
+  step: Array  # `[B]` int32, rounds so far
+  done: Array  # `[B]` bool
+  # `[B]` int32, of the round before; what the method needs to know.
   outcome: Array
 
 
 @flax.struct.dataclass
 class Drafting:
-  """What a drafter has.
-
-  Attributes:
-    keys: `[B]`, of the rows.
-    cache: of the draft model.
-    news: what it heard last.
-    carry: arrays of the method's own, with rows first.
-  """
-  keys: Array
-  cache: Cache
-  news: News
-  carry: Any
+  """What a drafter has."""
+  keys: Array  # `[B]`, of the rows
+  cache: Cache  # of the draft model
+  news: News  # what it heard last
+  carry: Any  # arrays of the method's own, with rows first
 
 
 @flax.struct.dataclass
 class Carry:
-  """The carry of a `DecodeState`: of the target, of the drafter, and between.
-
-  Attributes:
-    text: arrays of the method's own that the target has, with rows first.
-    drafter: those of the drafter; None where it is on other devices.
-    outcome: of `News`.
-  """
-  text: Any
-  drafter: Any
-  outcome: Array
+  """The carry of a `DecodeState`: of target and drafter, and between them."""
+  text: Any  # arrays of the method's own that the target has, with rows first
+  drafter: Any  # those of the drafter; None where it is on other devices
+  outcome: Array  # of `News`
 
 
 class Rounds(NamedTuple):
@@ -139,7 +119,7 @@ def verify(verifier: Verifier, key, logits, warper, chain, size):
   """Verifies a chain of D tokens, all at once, in one row.
 
   Args:
-    verifier: its rule, of chains.
+    verifier: has a rule for chains.
     key: a random key.
     logits: `[D, V]` of the target before each token; or `[D + 1, V]`, if a
       token follows a chain that is accepted as a whole.
@@ -148,8 +128,8 @@ def verify(verifier: Verifier, key, logits, warper, chain, size):
     size: `[]`, how many tokens count.
 
   Returns:
-    `[D]` or `[D + 1]` int32, the accepted tokens and, unless there is none
-    after all, one after them; and how many are accepted.
+    `[D]` or `[D + 1]` int32, the accepted tokens and the one after them, if
+    there is one; and how many are accepted.
   """
   tokens, log_probs = chain
   depth, width = len(tokens), len(logits)

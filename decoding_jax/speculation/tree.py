@@ -140,15 +140,7 @@ def positions(tree: DraftTree) -> Array:
 
 
 def root(tokens, nodes: int) -> DraftTree:
-  """A tree of which the root alone is filled in; no other node is valid.
-
-  Args:
-    tokens: `[B]` int32, of the root: the newest token of each row.
-    nodes: M - 1, drafted nodes that there is room for.
-
-  Returns:
-    The tree, without log-probabilities.
-  """
+  """Returns a tree of roots `[B]`, with room for `nodes` that are not valid."""
   batch, size = len(tokens), 1 + nodes
   first = jnp.arange(size)[None] == 0
   return DraftTree(
@@ -159,7 +151,7 @@ def root(tokens, nodes: int) -> DraftTree:
 
 
 def from_parents(tokens, parents, valid) -> DraftTree:
-  """A tree of any shape from the parent of each node.
+  """Returns a tree of any shape, without log-probabilities.
 
   Args:
     tokens: `[B, M]` int32, that of the root first.
@@ -167,9 +159,6 @@ def from_parents(tokens, parents, valid) -> DraftTree:
       root is not read.
     valid: `[B, M]` bool, which nodes may be tested; descendants of a node that
       may not are taken to be not valid either.
-
-  Returns:
-    The tree, without log-probabilities.
   """
   size = tokens.shape[1]
   itself = jnp.eye(size, dtype=bool)
@@ -189,14 +178,9 @@ def from_parents(tokens, parents, valid) -> DraftTree:
 
 
 def runs(layout: Layout) -> list[range]:
-  """Stretches of inner levels of one shape, over which a program can loop.
+  """Returns ranges of levels 0, ..., D - 1 of one shape, for a program's loops.
 
-  Args:
-    layout: of the tree.
-
-  Returns:
-    ranges of levels 0, 1, ..., D - 1, in order. The levels of a range have
-    equally many nodes, and below each come equally many; the root is alone.
+  Those of a range have equally many nodes and children; the root is alone.
   """
   inner = itertools.pairwise((1, *layout.widths))
   shapes = [(level == 0, *shape) for level, shape in enumerate(zip(
@@ -208,19 +192,9 @@ def runs(layout: Layout) -> list[range]:
 
 def add_level(tree: DraftTree, start, tokens, parents,
               valid) -> DraftTree:
-  """Fills in the nodes of one level.
+  """Fills in the nodes of one level, `[B, W]`, from index `start []` on.
 
   All rows at once: one by one, in a `jax.vmap`, they would be scattered.
-
-  Args:
-    tree: a tree that is filled up to that level.
-    start: `[]` int32, index of the level's first node.
-    tokens: `[B, W]` int32.
-    parents: `[B, W]` int32.
-    valid: `[B, W]` bool.
-
-  Returns:
-    The tree.
   """
   size, width = tree.tokens.shape[1], tokens.shape[1]
   itself = jnp.arange(size)[None] == start + jnp.arange(width)[:, None]
@@ -232,16 +206,9 @@ def add_level(tree: DraftTree, start, tokens, parents,
 
 
 def children(tree: DraftTree, size: int, node):
-  """The children of a node in draw order, of one row.
+  """Returns a node's children in draw order, in one row: `[K]`, and validity.
 
-  Args:
-    tree: a tree without its batch axis.
-    size: K, the most children of a node, static.
-    node: `[]` int32.
-
-  Returns:
-    indices `[K]` int32 and valid `[K]` bool. After the last child stand
-    arbitrary indices that are not valid.
+  After the last child stand arbitrary indices that are not valid.
   """
   is_child = tree.parents == node
   # A stable sort keeps the draw order of those that it moves to the front.

@@ -15,7 +15,7 @@ from decoding_jax.types import (Context, DecodeState, Decoder, Drafter,
 
 
 def decoder_of(method: Method, greedy: bool) -> Decoder | None:
-  """Returns the decoder of a method; None if it has none at temperature 0."""
+  """Returns the decoder of a method at a temperature; None if it has none."""
   return as_decoder(method.greedy if greedy else method.sampled)
 
 
@@ -47,7 +47,7 @@ def of_pair(pair: Pair) -> Decoder:
 
 def _init(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   layout = pair.drafter.layout
-  siblings = tree_lib.max_branching(layout),
+  siblings = (tree_lib.max_branching(layout),)
   return pair.drafter.init(context, state.replace(stats=Stats.zeros(
       len(state.length), tree_lib.depth(layout), tested_by_rank=siblings,
       accepted_by_rank=siblings)))
@@ -71,11 +71,9 @@ def _step_with_tree(pair: Pair, context: Context,
     score = drafter.score or scoring.all_nodes
     logits, block = score(context, state, tree, pending)
   with jax.named_scope("verify"):
-    verdict = jax.vmap(
-        lambda key, *row: verifiers.walk(key, pair.verifier, drafter.layout,
-                                         *row))(
-                                             verify_keys, tree, logits,
-                                             context.warper)
+    walk = lambda key, *row: verifiers.walk(key, pair.verifier, drafter.layout,
+                                            *row)
+    verdict = jax.vmap(walk)(verify_keys, tree, logits, context.warper)
   with jax.named_scope("commit"):
     tokens = _path_tokens(tree, verdict)
     # Before the logits are known XLA could commit, and then have the forward
@@ -107,13 +105,8 @@ def count_call(state: DecodeState, accepted, emitted, *, draft_calls, nodes,
                **extra) -> Stats:
   """Counts a target call, in rows that are not done.
 
-  Args:
-    state: before the step.
-    accepted: `[B]` int32, drafted tokens.
-    emitted: `[B]` int32, committed tokens.
-    draft_calls: of the step, a number or `[B]`.
-    nodes: that the target scored, likewise.
-    **extra: what is added to counts of that name, likewise or `[B, ...]`.
+  `accepted` drafts and `emitted` tokens are `[B]`; others one number or `[B]`,
+  or `[B, ...]` as the count in `Stats.extra` of that name.
   """
   runs = (~state.done).astype(jnp.int32)
   levels = jnp.arange(state.stats.accepted_by_depth.shape[1])[None]

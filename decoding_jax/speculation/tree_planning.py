@@ -22,51 +22,38 @@ _PRIOR = 5
 
 
 class Acceptance(NamedTuple):
-  """What is accepted where; see `acceptance`.
-
-  Attributes:
-    by_rank: `[K]`, of a sibling of each rank, those before it rejected.
-    hazard: `[D]`, how much more than on average is accepted at depth 1, ..., D;
-      the last one holds below.
-    beam: `[D]`, the same exponent for a level of a beam; it grows with the
-      logarithm of its width.
-  """
+  """What is accepted where; see `acceptance`."""
+  # `[K]`, of a sibling of each rank, those before it rejected.
   by_rank: np.ndarray
+  # `[D]`, how much more than on average is accepted at depth 1, ..., D; the
+  # last one holds below.
   hazard: np.ndarray
+  # `[D]`, the same exponent for a level of a beam; it grows with the logarithm
+  # of its width.
   beam: np.ndarray
 
 
 class Costs(NamedTuple):
-  """Seconds of the parts of a step.
-
-  Attributes:
-    target: of a target forward, by fresh tokens.
-    draft: of a draft forward, by fresh tokens.
-    rest: of everything else, by levels and by nodes of the tree.
-  """
-  target: Callable[[int], float]
-  draft: Callable[[int], float]
+  """Seconds of the parts of a step."""
+  target: Callable[[int], float]  # of a target forward, by fresh tokens
+  draft: Callable[[int], float]  # of a draft forward, by fresh tokens
+  # Of everything else, by levels and by nodes of the tree.
   rest: Callable[[int, int], float]
 
 
 class Plan(NamedTuple):
-  """A method, and what is predicted of it.
-
-  Attributes:
-    spec: name and sizes, as in `decoding_jax.methods`.
-    tokens: expected tokens of a step.
-    seconds: of a step.
-    rate: tokens per second of a row.
-  """
-  spec: dict[str, Any]
-  tokens: float
-  seconds: float
-  rate: float
+  """A method, and what is predicted of it."""
+  spec: dict[str, Any]  # name and sizes, as in `decoding_jax.methods`
+  tokens: float  # expected tokens of a step
+  seconds: float  # of a step
+  rate: float  # tokens per second of a row
 
 
 def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
                width) -> Acceptance:
-  """What counts of three runs say of acceptance.
+  """Returns what counts of three runs say of acceptance.
+
+  What was seldom seen is drawn to the mean of the run.
 
   Args:
     tested_by_rank: `[K]`, of trees of siblings without replacement.
@@ -75,9 +62,6 @@ def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
       chain.
     beam: `[D' + 1]`, the same of a beam.
     width: of the beam, at least 2.
-
-  Returns:
-    `Acceptance`. What was seldom seen is drawn to the mean of the run.
   """
   by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
                          np.asarray(tested_by_rank, float)))
@@ -111,14 +95,9 @@ def acceptance_of_ranks(ranks, most: int, depth: int) -> Acceptance:
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
-  """Tokens of a step with a tree, the one after the path included.
+  """Returns tokens of a step: 1 and the sum of nodes' acceptance probabilities.
 
-  Args:
-    children: of each node of level 0, 1, ..., D - 1, as in `methods.sequoia`.
-    accept: what is accepted.
-
-  Returns:
-    1 plus the sum over nodes of the probability that they are accepted.
+  `children` are of each node of level 0, 1, ..., as in `methods.sequoia`.
   """
   reached, total = [1.0], 1.0
   for depth, counts in enumerate(children, 1):
@@ -140,19 +119,11 @@ def beam_tokens(width: int, depth: int, accept: Acceptance) -> float:
 
 
 def best_trees(accept: Acceptance, nodes: int, depth: int):
-  """The trees of most expected tokens (arXiv 2402.12374, section 3.1.2).
+  """Returns the trees of most expected tokens (arXiv 2402.12374, 3.1.2).
 
   Dynamic programming over the nodes of a subtree, the depth of its root and the
-  rank of the next sibling.
-
-  Args:
-    accept: what is accepted.
-    nodes: most nodes of a tree, the root not counted.
-    depth: most levels.
-
-  Returns:
-    list: at n - 1 the `children` of the tree of n nodes, as of
-    `methods.sequoia`. It has fewer where more would not help.
+  rank of the next sibling. At n - 1 of the list are the `children`, as of
+  `methods.sequoia`, of the tree of n nodes, or fewer if more would not help.
   """
   # Tokens that are expected below an accepted node, by the nodes there.
   below, choices = np.zeros(nodes + 1), []
@@ -169,17 +140,13 @@ def best_trees(accept: Acceptance, nodes: int, depth: int):
 
 
 def _split(hit, first, rest):
-  """The best sizes of the first sibling's subtree.
+  """Returns the most that 0, ..., n nodes are worth, and the first one's share.
 
   Args:
-    hit: the probability that it is accepted.
+    hit: the probability that the first sibling is accepted.
     first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
     rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
       it is not.
-
-  Returns:
-    `[n + 1]`, the most that so many nodes are worth, and `[n + 1]` the size;
-    0 for no such sibling.
   """
   values, sizes = np.zeros(len(rest)), np.zeros(len(rest), int)
   for n in range(1, len(rest)):
@@ -191,18 +158,11 @@ def _split(hit, first, rest):
 
 
 def plans(accepts: dict[str, Acceptance], costs: Costs, nodes=32, depth=8):
-  """All methods with their trees, the best first.
+  """Returns a `Plan` for all methods with their trees, by falling rate.
 
-  Args:
-    accepts: what is accepted by each verification, of those in
-      `verifiers.RULES`; or "match", of the most probable children, for
-      best-first trees.
-    costs: what forwards cost.
-    nodes: most nodes of a tree.
-    depth: most levels of a tree.
-
-  Returns:
-    list of `Plan`, by falling rate.
+  `accepts` has an acceptance for names in `verifiers.RULES`, or for "match", of
+  the most probable children, in best-first trees; `nodes` and `depth` are the
+  most of a tree.
   """
   found = [_of({"name": "autoregressive"}, 1.0, (), costs)]
   for rule, accept in accepts.items():
@@ -215,7 +175,8 @@ def within_budget(found: list[Plan], bytes_of, budget: int,
                   kept: float = 0.95) -> list[Plan]:
   """Chooses the smallest trees that fit and keep most of the speed.
 
-  SpecMemo (arXiv 2506.01986).
+  SpecMemo (arXiv 2506.01986). By falling rate, one plan for each method and
+  verification of which a tree fits.
 
   Args:
     found: of `plans`, by falling rate.
@@ -223,10 +184,6 @@ def within_budget(found: list[Plan], bytes_of, budget: int,
     budget: bytes that there are.
     kept: share of the rate of the fastest tree that fits, which a smaller one
       must have.
-
-  Returns:
-    By falling rate, one plan for each method and verification of which a tree
-    fits.
   """
   groups = {}
   for plan in found:
@@ -285,16 +242,9 @@ def _best_first(accept, costs, nodes, depth):
 
 
 def step_seconds(costs: Costs, level_widths, nodes: int | None = None) -> float:
-  """Seconds of a step.
+  """Returns seconds of a step with a tree of such levels; of none without.
 
-  Args:
-    costs: of its parts.
-    level_widths: nodes of each level of the tree; of none for autoregressive
-      decoding.
-    nodes: nodes that the target scores; None for all of these.
-
-  Returns:
-    Seconds.
+  `nodes` are those that the target scores, if not all.
   """
   nodes = sum(level_widths) if nodes is None else nodes
   return (costs.target(1 + nodes)
@@ -303,14 +253,9 @@ def step_seconds(costs: Costs, level_widths, nodes: int | None = None) -> float:
 
 
 def draft_tokens(level_widths) -> tuple[int, ...]:
-  """Tokens of a row in each forward of the drafter.
+  """Returns tokens of a row in each forward of the drafter.
 
-  Args:
-    level_widths: nodes of each level of the tree.
-
-  Returns:
-    Their numbers. The deepest level needs no forward; the root's has two
-    tokens.
+  The deepest level needs no forward; the root's has two tokens.
   """
   return (2, *level_widths[:-1]) if level_widths else ()
 

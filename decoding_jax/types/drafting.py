@@ -1,7 +1,6 @@
 """Draft trees, and the contracts of what draws and verifies them."""
 
 import enum
-import functools
 from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
@@ -47,25 +46,6 @@ class Draws(enum.Enum):
 SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT})
 # A sample of what its siblings leave: without one of them it is none of that.
 ONE_OF_REST = frozenset({Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM})
-_FORMER_FLAGS = ("sampled", "replacement", "one_sampled", "shared_noise")
-
-
-def _without_flags(kind):
-  """Has a type name the field that replaces the flags which it had once."""
-  make, field = kind.__new__, "draws" if "draws" in kind._fields else "takes"
-
-  @functools.wraps(make)
-  def new(cls, *args, **kwargs):
-    former = [name for name in _FORMER_FLAGS if name in kwargs]
-    if former:
-      raise TypeError(
-          f"{cls.__name__}({former[0]}={kwargs[former[0]]!r}): how children "
-          f"are drawn is one value, {cls.__name__}.{field}, of dj.Draws: "
-          f"{', '.join(draws.name for draws in Draws)}.")
-    return make(cls, *args, **kwargs)
-
-  kind.__new__ = new
-  return kind
 
 
 class Layout(NamedTuple):
@@ -150,7 +130,6 @@ class Verdict:
   num_children: Array
 
 
-@_without_flags
 class Expander(NamedTuple):
   """Grows a tree of a language model's tokens, one level a forward.
 
@@ -174,7 +153,6 @@ class Expander(NamedTuple):
   num_models: int = 1
 
 
-@_without_flags
 class Drafter(NamedTuple):
   """Proposes a whole tree a step, and learns from what the target said of it.
 
@@ -235,7 +213,6 @@ class Seen:
   pending: Any
 
 
-@_without_flags
 class Verifier(NamedTuple):
   """Chooses a path: child by child by a rule, or in a way of its own.
 

@@ -2,8 +2,8 @@
 
 A long record is a dict: keys that tell what was measured, such as `method` and
 `temperature`; `metric`; and `value`, `low` and `high`, a figure with its 95 %
-interval, None where that is unknown. A metric of several positions has a record
-for each, with `position` from 1.
+interval, None where unknown. A metric of several positions has a record for
+each, with `position` from 1.
 
 A report is a list of texts and of tables, (title, lines); it is rendered for
 the terminal, as Markdown or as LaTeX.
@@ -19,24 +19,22 @@ EMPTY = "-"
 
 
 def long_records(figures, **keys) -> list[dict]:
-  """Returns the long records of figures.
+  """Returns the long records of figures, metric -> figure.
 
-  Args:
-    figures: dict from metrics to [value, low, high], or to a value alone, or to
-      a list with one of these lists for each position.
-    **keys: what was measured.
+  A figure is [value, low, high], a value alone, or a list with one of these
+  lists for each position.
   """
-  found = []
+  records = []
   for metric, figure in figures.items():
     several = isinstance(figure, list) and all(
         isinstance(x, list) for x in figure)
     for position, part in enumerate(figure if several else [figure], 1):
       values = part if isinstance(part, list) else [part]
       value, low, high = [*values, None, None][:3]
-      found.append({**keys, "metric": metric, "value": value, "low": low,
-                    "high": high, **({"position": position} if several else {})
-                    })
-  return found
+      records.append({
+          **keys, "metric": metric, "value": value, "low": low, "high": high,
+          **({"position": position} if several else {})})
+  return records
 
 
 def figure(record) -> list:
@@ -51,10 +49,10 @@ def select(records, **keys) -> list[dict]:
 
 def grouped(records, *keys) -> dict[tuple, list[dict]]:
   """Returns the records by their values of keys, in order."""
-  found = {}
+  groups = {}
   for r in records:
-    found.setdefault(tuple(r[k] for k in keys), []).append(r)
-  return found
+    groups.setdefault(tuple(r[k] for k in keys), []).append(r)
+  return groups
 
 
 def interval(value, low=None, high=None, spec=".2f") -> str:
@@ -104,11 +102,8 @@ def pivot(records, rows, column="metric", titles=None, form=interval, specs=()):
 
 
 def render(blocks, form) -> str:
-  """Joins the blocks of a report; empty ones are left out.
-
-  Args:
-    blocks: texts and (title, lines).
-    form: `terminal`, `markdown` or `latex`.
+  """Joins texts and (title, lines), formatted by `terminal`, `markdown` or
+  `latex`; empty ones are left out.
   """
   return "\n\n".join(x if isinstance(x, str) else form(*x)
                      for x in blocks if x)
@@ -135,8 +130,8 @@ def write_csv(path, records, keys, columns, origin) -> None:
     for r in select(records, metric=metric):
       name = f"{column}_{r['position']}" if "position" in r else column
       figures = dict(zip((name, f"{name}_low", f"{name}_high"), figure(r)))
-      place = tuple(r[x] for x in keys)
-      lines.setdefault(place, dict(zip(keys, place)) | origin).update(figures)
+      line = tuple(r[x] for x in keys)
+      lines.setdefault(line, dict(zip(keys, line)) | origin).update(figures)
       names |= figures
   with open(path, "w", encoding="utf-8", newline="") as f:
     writer = csv.DictWriter(f, [*names, *origin], lineterminator="\n")

@@ -30,18 +30,10 @@ _VOCAB, _LENGTH = 6, 4
 
 
 def of_config(config, workdir):
-  """Returns the checks, cheap ones first.
+  """Returns the checks by name, cheap ones first.
 
-  Args:
-    config: see `configs/device_check.py`.
-    workdir: folder, for the trace of the profiler.
-
-  Returns:
-    dict name -> function without arguments that returns a record: JSON values,
-    with `right` where something can be wrong.
-
-  Raises:
-    UserError: for a method that is not one.
+  Each returns a record of JSON values, with `right` where something can be
+  wrong. The workdir gets the trace of the profiler.
   """
   checks = {"device": functools.partial(_device, config)}
   checks |= {f"greedy texts of {x}": functools.partial(_greedy, x, config)

@@ -4,11 +4,7 @@ from experiments.app import text_tables
 
 
 def markdown(records) -> str:
-  """Returns a page in Markdown.
-
-  Args:
-    records: of `device_checks`, each with the name of its `check`.
-  """
+  """Returns the page of records, each with the name of its `check`."""
   done = {x["check"]: x for x in records if "error" not in x}
   parts = ["# Device check", _verdict(records)]
   if "device" in done:

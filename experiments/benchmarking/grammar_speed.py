@@ -16,12 +16,7 @@ _PROMPT = "x = "
 
 
 def table(config, tasks):
-  """Returns the lines of a table of methods and engines.
-
-  Args:
-    config: of `configs.grammar`.
-    tasks: of `schema_tasks`; schemas that an engine refuses are left out.
-  """
+  """Returns the lines of a table of methods and engines on all schemas."""
   with launch.user_errors(OSError, ValueError):
     folders = [launch.model_folder(x) for x in (config.target, config.draft)]
     pair = model_pair.with_params(model_pair.open_pair(*folders))

@@ -8,9 +8,9 @@ import dataclasses
 import functools
 
 from decoding_jax.speculation import tree
-from experiments.benchmarking import runs as benchmark_runs
+from experiments.benchmarking import entries
 from experiments.devices import draft_levels
-from experiments.evaluation import results_store
+from experiments.harness import store
 from experiments.timing import roofline
 from models import checkpoints
 from models import transformer
@@ -20,18 +20,12 @@ FILE = "roofline.json"
 
 
 def measured(workdir, dtypes, again):
-  """Returns the roofline of this device, which a folder of results keeps.
+  """Returns the `roofline.Roofline` of this device, the best of all starts.
 
-  Args:
-    workdir: the folder.
-    dtypes: of matrix products.
-    again: whether to measure it again if the folder has one.
-
-  Returns:
-    A `roofline.Roofline`, the best of all starts.
+  The folder of results keeps it; `again` measures even if it has one.
   """
   path = workdir / FILE
-  old = results_store.load(path)
+  old = store.load(path)
   if again or set(dtypes) - set(old.get("flops", ())):
     new = roofline.measure(dtypes)
     flops = {**old.get("flops", {})}
@@ -39,7 +33,7 @@ def measured(workdir, dtypes, again):
       flops[dtype] = max(value, flops.get(dtype, 0))
     old = {"bandwidth": max(new.bandwidth, old.get("bandwidth", 0)),
            "flops": flops}
-    results_store.save(path, old)
+    store.save(path, old)
   return roofline.Roofline(**old)
 
 
@@ -52,26 +46,18 @@ def note(roof):
 
 
 def from_runs(roof, config, pair, methods):
-  """Returns a function that computes the lower bound on a run's seconds.
+  """Returns `record -> lower bound on its seconds`, None for 4-bit weights.
 
-  Args:
-    roof: a `roofline.Roofline` with all dtypes; a record's own `bandwidth`
-      replaces its bandwidth.
-    config: see `configs/benchmark.py`.
-    pair: of `systems.open_pair`.
-    methods: dict from names to our methods.
-
-  Returns:
-    `record of runs.measure -> seconds`; None for weights of 4 bits.
+  A record's own `bandwidth` replaces that of the roofline.
   """
   def bound(record):
-    entry = benchmark_runs.entry_of(record)
+    entry = entries.of_record(record)
     kinds = _formats(pair, entry)
     if kinds is None:
       return None
     models = [_sizes(*kind) for kind in zip(
         (pair.target, pair.draft), pair.dtypes(entry.dtype), kinds)]
-    if entry.tool == benchmark_runs.OURS:
+    if entry.tool == entries.OURS:
       kind = methods[entry.name]
       kind = kind.sampled if entry.temperature else kind.greedy
       scored = 1 + tree.num_nodes(kind.drafter.layout)
@@ -98,7 +84,7 @@ def from_runs(roof, config, pair, methods):
 
 def _formats(pair, entry):
   """Returns formats of both models' matrices; None for what ours has not."""
-  if entry.tool == benchmark_runs.OURS:
+  if entry.tool == entries.OURS:
     return pair.weights(entry.dtype)
   return {"int4": None, "int8": (quantization.INT8,) * 2}.get(
       entry.dtype, (quantization.DTYPE,) * 2)

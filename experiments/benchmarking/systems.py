@@ -13,7 +13,7 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import peak_memory
-from experiments.benchmarking import runs as benchmark_runs
+from experiments.benchmarking import entries
 from experiments.data import python_corpus
 from experiments.devices import drafts
 from experiments.devices import model_pair
@@ -77,17 +77,9 @@ class Pair(NamedTuple):
 
 
 def open_pair(config, workdir):
-  """Opens the pair of a config; builds or exports it if need be.
+  """Opens the `Pair` of a config; builds or exports it if need be.
 
-  Args:
-    config: see `configs/benchmark.py`.
-    workdir: folder for exports of models that other tools cannot read.
-
-  Returns:
-    A `Pair`.
-
-  Raises:
-    UserError: if there is no such model, or they do not fit together.
+  The workdir gets exports of models that other tools cannot read.
   """
   if bool(config.target) != bool(config.draft):
     raise launch.UserError(
@@ -179,15 +171,7 @@ def remarks(pair):
 
 
 def prompts(config, pair):
-  """Returns the prompts, `[prompts, prompt_length]` int32.
-
-  Args:
-    config: `text`, `prompts`, `prompt_length`, `seed`.
-    pair: a `Pair`.
-
-  Raises:
-    UserError: if there is no such text.
-  """
+  """Returns the prompts of a config, `[prompts, prompt_length]` int32."""
   count, length = config.prompts, config.prompt_length
   if config.text == PYTHON:
     if pair.tokenizer is None:
@@ -224,19 +208,7 @@ def sampling(config, temperature):
 
 
 def ours(config, pair, methods, texts, entry, number):
-  """Measures a method of ours once.
-
-  Args:
-    config: see `configs/benchmark.py`.
-    pair: a `Pair`.
-    methods: dict from names to methods.
-    texts: of `prompts`.
-    entry: a `runs.Entry`.
-    number: of the round.
-
-  Returns:
-    JSON object, see `_record`.
-  """
+  """Decodes a round's prompts by a method of ours; returns its `_record`."""
   rows, chosen = _chosen(texts, entry, number)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(
       jax.random.key(config.seed), rows + number * len(texts))
@@ -256,7 +228,7 @@ def ours(config, pair, methods, texts, entry, number):
 
 
 def theirs(config, servers_, texts, entry, number):
-  """Measures another tool once; `servers_` is of `servers`."""
+  """Decodes them by another tool; `servers_` is of `servers`."""
   rows, chosen = _chosen(texts, entry, number)
   setting = _setting(config, entry)
   try:
@@ -277,13 +249,7 @@ def theirs(config, servers_, texts, entry, number):
 
 @contextlib.contextmanager
 def servers(config, pair, folder):
-  """Yields `(tool, dtype, setting) -> Rival`, each started when needed.
-
-  Args:
-    config: see `configs/benchmark.py`.
-    pair: a `Pair`.
-    folder: for models in the formats of other tools.
-  """
+  """Yields `(tool, dtype, setting) -> Rival`, each started when needed."""
   running = {}
 
   def server(tool, dtype, setting):
@@ -333,19 +299,14 @@ def _chosen(texts, entry, number):
 
 def _setting(config, entry):
   [setting] = [x for x in config.rivals[entry.tool]
-               if benchmark_runs.setting_name(x) == entry.name]
+               if entries.setting_name(x) == entry.name]
   return {"setting": setting["name"], "length": setting.get("length", 0)}
 
 
 def _record(seconds, emitted, steps, row_calls, peak_bytes):
-  """Makes the record of a run.
+  """Makes the record of a run: tokens of all rows, target forwards of all rows.
 
-  Args:
-    seconds: of the run.
-    emitted: tokens of all rows.
-    steps: target forwards, each of all rows.
-    row_calls: rows in these forwards, without those that had finished.
-    peak_bytes: peak memory, or None.
+  `row_calls` are the rows in these forwards, without those that had finished.
   """
   return {"seconds": round(seconds, 6), "emitted": emitted, "steps": steps,
           "row_calls": row_calls, "peak_bytes": peak_bytes}

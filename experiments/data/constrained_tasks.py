@@ -110,10 +110,10 @@ def _passages(config, pair, count):
   """Returns prompts of held-out modules, and the texts that go on with them."""
   sizes = (config.prompt_length, config.max_new_tokens)
   argument_checks.check_budget(*sizes, pair.target, pair.draft)
-  prompts, rests = (find(pair.tokenizer, count, *sizes, seed=config.seed,
-                         root=config.corpus or None)
-                    for find in (python_corpus.prompts,
-                                 python_corpus.references))
+  passages = python_corpus.prompts(pair.tokenizer, count, sum(sizes),
+                                   seed=config.seed, root=config.corpus or None)
+  prompts, rests = ([x[at] for x in passages] for at in (
+      slice(sizes[0]), slice(sizes[0], None)))
   return prompts, [tokenizers.decode(pair.tokenizer, rest, prompt)
                    for prompt, rest in zip(prompts, rests)]
 

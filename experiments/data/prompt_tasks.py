@@ -100,9 +100,7 @@ def _continuations(config, tokenizer):
   """Takes passages of texts as prompts, all of one length."""
   if not config.data:
     raise ValueError("data is empty: task='text' needs a file.")
-  texts = [
-      records.field(r, "text" if isinstance(r.value, dict) else "")
-      for r in records.load(config.data)]
+  texts = records.texts(config.data)
   passages = python_corpus.passages(
       tokenizer, config.prompts, config.prompt_length + config.max_new_tokens,
       config.seed, texts)

@@ -59,23 +59,15 @@ def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
 
 
 def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
-            seed: int = 0, *, split: str = HELD_OUT,
-            root: str | None = None) -> list[list[int]]:
-  """Draws `count` prompts that start at a line, each of `length` tokens.
+            seed: int = 0, *, root: str | None = None) -> list[list[int]]:
+  """Draws `count` held-out prompts that start at a line, `length` tokens each.
 
   A longer list extends a shorter one. After each, `reference_length` tokens of
   its module must follow.
   """
+  texts = [text for _, text in modules(HELD_OUT, root)]
   return [passage[:length] for passage in passages(
-      tokenizer, count, length + reference_length, seed, _texts(split, root))]
-
-
-def references(tokenizer, count: int, length: int, reference_length: int,
-               seed: int = 0, *, split: str = HELD_OUT,
-               root: str | None = None) -> list[list[int]]:
-  """Returns the tokens that follow the `prompts` of the same arguments."""
-  return [passage[length:] for passage in passages(
-      tokenizer, count, length + reference_length, seed, _texts(split, root))]
+      tokenizer, count, length + reference_length, seed, texts)]
 
 
 def passages(tokenizer, count: int, length: int, seed: int,
@@ -101,10 +93,6 @@ def passages(tokenizer, count: int, length: int, seed: int,
         f"prompts={count} are asked for, but the corpus has only "
         f"{len(found)} different passages of {length} tokens.")
   return found
-
-
-def _texts(split, root):
-  return [text for _, text in modules(split, root)]
 
 
 def _paths(root):

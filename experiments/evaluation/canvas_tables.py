@@ -1,74 +1,37 @@
-"""Tables and a figure of experiments on a canvas."""
+"""The tables and the figure of `experiments.diffusion`."""
 
 import numpy as np
 
 from experiments.app import text_tables
-from experiments.evaluation import figures
+from experiments.harness import figures
 from experiments.scoring import intervals
 
-COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
-           "tokens_per_second": "tokens / s", "speed_up": "speed-up"}
+_COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
+            "tokens_per_second": "tokens / s",
+            "baseline_rate": "first method, tokens / s", "speed_up": "speed-up"}
+# Tasks with several right answers, beside those that end in "_any".
+_SEVERAL = ("shuffle", "latin")
 
 
-def methods(records) -> list[list[str]]:
-  """Returns lines: each method with its figures and their intervals."""
-  return text_tables.pivot(
+def tables(records, tasks) -> list:
+  """Returns tables of the figures of methods, and of accuracy by task."""
+  by_task = [r for x in records for r in text_tables.long_records({
+      name: np.mean(np.array(x["right"])[np.equal(x["tasks"], name)])
+      for name in tasks if name in x["tasks"]}, method=x["method"])]
+  return [("", text_tables.pivot(
       [r for x in records for r in text_tables.long_records(
           x["metrics"], method=x["method"])],
-      {"method": "method"}, titles=COLUMNS, form=_interval)
+      {"method": "method"}, titles=_COLUMNS, form=_interval)),
+          ("", text_tables.pivot(by_task, {"method": "accuracy"},
+                                 titles={name: name for name in tasks}))]
 
 
-def tasks(records, names) -> list[list[str]]:
-  """Returns lines: the accuracy of each method in each task."""
-  return text_tables.pivot(
-      [r for x in records for r in text_tables.long_records({
-          name: np.mean(np.array(x["right"])[np.equal(x["tasks"], name)])
-          for name in names if name in x["tasks"]}, method=x["method"])],
-      {"method": "method"}, titles={name: name for name in names})
-
-
-def lossless(records) -> list[list[str]]:
-  """Returns lines: FreeDave against the static decoding that it keeps."""
-  by_name = {record["method"]: record for record in records}
-  lines = [["method", "equal rows", "forwards saved"]]
-  for record in records:
-    base = by_name.get(_base(record["method"]))
-    if base is None or record is base:
-      continue
-    equal = sum(x == y for x, y in zip(record["tokens"], base["tokens"]))
-    lines.append([record["method"], f"{equal} of {len(base['tokens'])}",
-                  f"{sum(base['forwards']) / sum(record['forwards']):.2f} x"])
-  return lines
-
-
-def text(records, names, form) -> str:
-  """Joins all tables, formatted by a function of `text_tables`."""
-  parts = [methods(records), tasks(records, names), lossless(records)]
-  return text_tables.render([("", x) for x in parts if len(x) > 1], form)
-
-
-def write(folder, records, config, note) -> None:
-  """Writes `summary.md` and `quality.png`."""
-  text_tables.write(folder / "summary.md", [note, text(
-      records, config.canvas_tasks, text_tables.markdown)])
-  figures.save_png(_draw(records, config), folder / "quality.png")
-
-
-def _base(name):
-  """Returns the name of what a method is lossless against, or None."""
-  if not name.startswith("free_dave("):
-    return None
-  return f"static({name.removeprefix('free_dave(').split(',')[0]})"
-
-
-def _interval(value, low, high, _=None):
-  return text_tables.interval(value, low, high,
-                              ".2f" if value < 100 else ".0f")
-
-
-def _draw(records, config):
+def write(folder, records, config, about) -> None:
+  """Writes `summary.md` and the figure quality."""
+  text_tables.write(folder / "summary.md",
+                    [about, *tables(records, config.canvas_tasks)])
   several = [x for x in config.canvas_tasks
-             if x.endswith("_any") or x in ("shuffle", "latin")]
+             if x.endswith("_any") or x in _SEVERAL]
   one = [x for x in config.canvas_tasks if x not in several]
   panels = {}
   for i, (names, title) in enumerate((
@@ -80,7 +43,12 @@ def _draw(records, config):
     panels[0, i] = figures.Panel(
         {family: sorted(points) for family, points in series.items()}, title,
         "tokens a forward")
-  return figures.chart(panels, "accuracy")
+  figures.write(folder, "quality", panels, "accuracy")
+
+
+def _interval(value, low, high, _):
+  return text_tables.interval(value, low, high,
+                              ".2f" if value < 100 else ".0f")
 
 
 def _point(record, names, seed):

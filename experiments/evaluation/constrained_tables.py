@@ -1,21 +1,21 @@
-"""Tables and the trade-off figure of constrained decoding."""
+"""The table and the trade-off figure of `experiments.cdsl`."""
 
 import re
 
 import numpy as np
 
 from experiments.app import text_tables
-from experiments.evaluation import figures
+from experiments.harness import figures
 from experiments.scoring import task_rewards
 
 # Titles and format specs of figures.
-METRICS = {
+_METRICS = {
     **{name: (score.title, f".{score.digits}f")
        for name, score in task_rewards.SCORES.items()},
     "log_prob": ("log-prob a token", ".2f"), "bleu": ("BLEU", ".1f"),
     "rouge_l": ("ROUGE-L", ".1f"), "distinct_2": ("distinct-2", ".2f"),
-    "seconds": ("s an example", ".3f"), "slowdown": ("x greedy", ".1f"),
-    "target_calls": ("target calls", ".2f"),
+    "seconds": ("s an example", ".3f"), "greedy_seconds": ("greedy, s", ".3f"),
+    "slowdown": ("x greedy", ".1f"), "target_calls": ("target calls", ".2f"),
     "draft_calls": ("draft calls", ".2f"),
     "reward_calls": ("reward calls", ".2f"),
     "states": ("S1 S2 S3 S4, %", ".0f"),
@@ -24,40 +24,44 @@ METRICS = {
 _LONG = ("bleu", "distinct_2", "reward_calls", "first_seconds")
 
 
-def terminal(records):
-  """Formats the table as plain text."""
+def terminal(records) -> str:
+  """Formats the table of `constrained_cells.measure` as plain text."""
   lines = _lines(records, "", text_tables.plus_minus, _LONG)
-  return f"{text_tables.plain_table(lines)}\n\n{_CALLS}"
+  return (f"{text_tables.plain_table(lines)}\n\nCalls are per committed token; "
+          "± is half of the 95 % interval.")
 
 
-def write(workdir, records, config, about=""):
-  """Writes summary.md and tradeoff.png into a folder.
-
-  Args:
-    workdir: the folder, a Path.
-    records: of `constrained_run.run`, with `label`, `spec` and `metrics`.
-    config: `task`, `examples` and `batch`.
-    about: of `provenance.markdown`.
-  """
+def write(workdir, records, config, about="") -> None:
+  """Writes summary.md and the figure tradeoff into a folder, a Path."""
   text_tables.write(workdir / "summary.md", [
       "# Constrained decoding", about,
       f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
       f"{config.batch}. {_NOTE}",
       ("", _lines(records, "method", text_tables.interval)),
       "\n".join(f"- {r['label']}: {r['spec']}" for r in records)])
-  figures.save_png(_draw(records), workdir / "tradeoff.png")
+  name, families = task_rewards.first(records[0]["metrics"]), {}
+  for record in records:
+    # Lines join the settings of a method.
+    family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
+    families.setdefault(family, []).append(
+        (record["metrics"]["slowdown"][0], record["metrics"][name]))
+  figures.write(workdir, "tradeoff", {(0, 0): figures.Panel(
+      {family: sorted(points, key=lambda x: x[0])
+       for family, points in families.items()},
+      x_title="time per example, relative to greedy decoding", log=True)},
+                task_rewards.SCORES[name].axis, width=6)
 
 
 def _lines(records, title, form, without=()):
   """Returns the lines of a table of those figures that the records have."""
-  found = [figure for r in records for figure in text_tables.long_records(
+  long = [figure for r in records for figure in text_tables.long_records(
       {**r["metrics"], "states": _states(r),
        "first_seconds": r["first_seconds"]}, label=r["label"])]
-  names = {r["metric"] for r in found} - set(without)
+  names = {r["metric"] for r in long} - set(without)
   return text_tables.pivot(
-      found, {"label": title}, form=form,
-      titles={x: METRICS[x][0] for x in METRICS if x in names},
-      specs={x: spec for x, (_, spec) in METRICS.items()})
+      long, {"label": title}, form=form,
+      titles={x: column for x, (column, _) in _METRICS.items() if x in names},
+      specs={x: spec for x, (_, spec) in _METRICS.items()})
 
 
 def _states(record):
@@ -66,29 +70,14 @@ def _states(record):
   return [[100 * x] for x in total / total.sum()] if total.sum() else None
 
 
-def _draw(records):
-  """Draws a score against seconds; lines join the settings of a method."""
-  name, families = task_rewards.first(records[0]["metrics"]), {}
-  for record in records:
-    family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
-    families.setdefault(family, []).append(
-        (record["metrics"]["slowdown"][0], record["metrics"][name]))
-  return figures.chart({(0, 0): figures.Panel(
-      {family: sorted(points, key=lambda x: x[0])
-       for family, points in families.items()},
-      x_title="time per example, relative to greedy decoding", log=True)},
-                       task_rewards.SCORES[name].axis, width=6)
-
-
-_CALLS = "Calls are per committed token; ± is half of the 95 % interval."
 _NOTE = """\
 Figures with 95 % bootstrap intervals over examples, of seconds over batches.
 
 - Hard coverage: examples with all words; soft: mean share of the words.
 - Reward: of the whole text, prompt included, by a reward model.
 - BLEU (mean of sentences) and ROUGE-L are against one reference.
-- Seconds exclude compilation; "x greedy" is relative to greedy decoding, timed
-  in the course of the same run.
+- Seconds exclude compilation; "x greedy" is over "greedy, s", greedy decoding
+  timed in the course of the same run.
 - Calls are per committed token: sequential forwards of target and draft, and
   texts that the reward scored.
 - S1 to S4: shares of CDSL's iterations, see `methods/cdsl.py`.

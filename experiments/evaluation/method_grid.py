@@ -13,9 +13,6 @@ from experiments.devices import draft_kind
 def from_config(config):
   """Reads the methods to run, and the points of the tables they belong to.
 
-  Args:
-    config: see `configs/rsd.py`.
-
   Returns:
     list of methods, the autoregressive one first and each once; and a dict from
     (experiment, point) to the names of its methods.
@@ -55,11 +52,6 @@ def from_config(config):
 
 def that_fit(pair, methods, points):
   """Leaves out trees that are deeper than a head, or of more draft models.
-
-  Args:
-    pair: a `ModelPair`.
-    methods: of `from_config`.
-    points: of `from_config`.
 
   Returns:
     Methods and points without them, and a sentence that says so, or "".

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.grammars import grammar_source
 from decoding_jax.grammars.finite_automata import TooLarge
 from decoding_jax.grammars.json_schema.schema_source import Unsupported
 from experiments.app import multihost
@@ -19,7 +20,7 @@ AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR = (
     "auto", "automaton", "llguidance", "xgrammar")
 GRAMMAR = flags.DEFINE_string(
     "grammar", "", "File of a grammar that the completion is of: in GBNF if it "
-    "has a rule 'root ::=', else in the language of Lark.")
+    "has rules 'name ::= ...', else in the language of Lark.")
 CHOICES = flags.DEFINE_string(
     "choices", "", "File of texts, one a line, of which the completion is one.")
 _ENGINE = flags.DEFINE_enum(
@@ -83,7 +84,7 @@ def of_schema(schema, pieces, eos_id):
 
 def of_grammar(text, pieces, eos_id):
   """Returns the processor of a grammar of GBNF or Lark, and its parameters."""
-  gbnf = "root ::=" in text
+  gbnf = grammar_source.is_gbnf(text)
   if _ENGINE.value == AUTOMATON or _ENGINE.value == XGRAMMAR and not gbnf:
     raise ValueError(f"--grammar_engine={_ENGINE.value}: it does not read "
                      "such grammars, llguidance does.")

@@ -30,21 +30,15 @@ class Score(NamedTuple):
   digits: int  # decimals of the reported mean
   title: str
   axis: str
-  change: tuple[str, str]  # words before and after a difference
-  runs_model: bool  # whether the reward runs a model
 
 
 # Methods are compared by the first of them that a task has.
 SCORES = {
     "hard": Score(lambda value: int(constraints.hard_coverage(value)), 100, 1,
-                  "hard, %", "all words present, % of examples",
-                  ("hard coverage", " points"), False),
-    "soft": Score(float, 100, 1, "soft, %", "words present, %",
-                  ("soft coverage", " points"), False),
-    "reward": Score(float, 1, 3, "reward", "reward of the text",
-                    ("reward", ""), True),
-    "second": Score(float, 1, 3, "second reward", "second reward of the text",
-                    ("second reward", ""), True),
+                  "hard, %", "all words present, % of examples"),
+    "soft": Score(float, 100, 1, "soft, %", "words present, %"),
+    "reward": Score(float, 1, 3, "reward", "reward of the text"),
+    "second": Score(float, 1, 3, "second reward", "second reward of the text"),
 }
 
 

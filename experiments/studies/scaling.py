@@ -29,8 +29,8 @@ from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import preemption
 from experiments.app import text_tables
-from experiments.evaluation import provenance
-from experiments.evaluation import results_store
+from experiments.harness import provenance
+from experiments.harness import store
 from experiments.scoring import intervals
 from experiments.training import run as training_run
 from experiments.training import steps as training_steps
@@ -74,17 +74,17 @@ def main():
     run = training_run.prepare(first)
   settings = {**json.loads(config.to_json()), "target": config.training.teacher,
               "used_files": training_run.fingerprint(first, run)}
-  results_store.open_workdir(workdir, settings, _FREE,
-                             compiled=config.compilation_cache)
+  store.open_workdir(workdir, settings, _FREE,
+                     compiled=config.compilation_cache)
   records = measure(config, method, points, run,
-                    workdir / results_store.RESULTS)
+                    workdir / store.RESULTS)
   report = [*tables(records)]
   text_tables.write(workdir / "summary.md", [
       "# Drafters by size and training", provenance.markdown(settings), _NOTE,
       *report])
   print(text_tables.render(report, text_tables.terminal),
-        f"\n\n{workdir}: summary.md, {results_store.RESULTS}, "
-        f"{results_store.RUN}, and the drafters")
+        f"\n\n{workdir}: summary.md, {store.RESULTS}, "
+        f"{store.RUN}, and the drafters")
 
 
 def check(config) -> dj.Method:
@@ -130,7 +130,7 @@ def measure(config, method, points, run, path) -> list[dict]:
   """
   # Drafters are known by their sizes, whatever they are called.
   key = lambda sizes, tokens: (json.dumps(sizes, sort_keys=True), tokens)
-  done = {key(r["sizes"], r["tokens"]): r for r in results_store.read(
+  done = {key(r["sizes"], r["tokens"]): r for r in store.read(
       path, "sizes", "tokens", "overlap", "decoded")}
   sizes = {name: json.loads(point.sizes.to_json())
            for name, point in points.items()}
@@ -152,7 +152,7 @@ def measure(config, method, points, run, path) -> list[dict]:
           "decoded": [decode(config, method, own, params, temperature)
                       for temperature in config.temperatures]}
       training_run.export(point, own, params, record)
-      results_store.append(path, record)
+      store.append(path, record)
       done[keys[name]] = record
       bar.set_postfix(overlap=f"{record['overlap']:.3f}")
   return [done[x] for x in keys.values()]

@@ -219,11 +219,13 @@ def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
   _, params = load(folder, dtype=dtype)
   with atomic.replacing(out) as partial:
-    eos_id = None
+    eos_id = bos_id = None
     if tokenizers.has(folder):
       eos_id = tokenizers.copy(folder, partial)
-      tokenizers.describe(tokenizers.load(partial), partial)
-    convert_lib.write(partial, config, params, eos_id)
+      tokenizer = tokenizers.load(partial)
+      bos_id = tokenizers.bos_id(tokenizer, partial)
+      tokenizers.describe(tokenizer, partial)
+    convert_lib.write(partial, config, params, eos_id, bos_id)
   return config
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 MAX_BYTES = 64 << 20
 _MAX_DEPTH = 64
 _SHOWN = 100
+_POINTER = b"version https://git-lfs"
 _NAMES = {int: "int", float: "float", bool: "bool", str: "str", list: "list",
           dict: "dict"}
 
@@ -50,6 +51,14 @@ def read(path, max_bytes: int = MAX_BYTES) -> dict:
     return parse(text)
   except ValueError as e:
     raise ValueError(f"'{path}' is not a JSON object: {e}") from e
+
+
+def refuse_pointer(path) -> None:
+  """Raises ValueError for a pointer of Git LFS in place of a file."""
+  with open(path, "rb") as f:
+    if f.read(len(_POINTER)) == _POINTER:
+      raise ValueError(f"'{path}' is a pointer of Git LFS: run git lfs pull in "
+                       "its folder for the file itself.")
 
 
 def parse(text: bytes) -> dict:

@@ -76,7 +76,10 @@ def _fields(file, prefix, row):
       raise ValueError(f"{prefix}.{name}={json_files.shown(value)}: a positive "
                        "integer is needed.")
   head_dim = found.get("head_dim") or width // heads
-  _check_value_length(given, prefix, head_dim)
+  length = given.get("attention.value_length", head_dim)
+  if length != head_dim:
+    raise ValueError(f"{prefix}.attention.value_length={length}: that of keys, "
+                     f"{head_dim}, is needed.")
   found |= _rotation(file, given, prefix, row, found, head_dim)
   found |= _of_tensors(file, row)
   if prefix.startswith("gemma"):
@@ -98,13 +101,6 @@ def _single(key, value):
     raise ValueError(f"{key}={json_files.shown(value.tolist())}: layers that "
                      "differ are not supported.")
   return value
-
-
-def _check_value_length(given, prefix, head_dim):
-  length = given.get("attention.value_length", head_dim)
-  if length != head_dim:
-    raise ValueError(f"{prefix}.attention.value_length={length}: that of keys, "
-                     f"{head_dim}, is needed.")
 
 
 def _rotation(file, given, prefix, row, found, head_dim):

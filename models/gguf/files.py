@@ -123,6 +123,7 @@ def _read(path, size, changed):
 
 
 def _read_one(path):
+  json_files.refuse_pointer(path)
   with open(path, "rb") as f:
     if f.read(4) != _MAGIC:
       raise ValueError(f"'{path}' is no GGUF file: it does not begin with "

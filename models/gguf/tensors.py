@@ -61,7 +61,9 @@ def _as_there(entry, part, kind, prefix, row, metadata):
     return _changed(entry, np.transpose, entry.shape[::-1])
   if part == row.fused_heads:
     heads = _heads(prefix, metadata, _ROTATED["attn_q"])
-    return _changed(entry, lambda x: _by_heads(x, heads))
+    # Query, key and value of each head are together there.
+    return _changed(entry, lambda x: x.reshape(
+        3, heads, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
   if part == _SHARED_GATE:
     return _changed(entry, lambda x: x.reshape(1, -1), (1, entry.shape[-1]))
   return entry
@@ -81,12 +83,6 @@ def _halves(x, heads):
   """
   pairs = x.reshape(heads, -1, 2, *x.shape[1:])
   return pairs.swapaxes(1, 2).reshape(x.shape)
-
-
-def _by_heads(x, heads):
-  """Returns rows with query, key and value of each head together."""
-  parts = x.reshape(3, heads, -1, *x.shape[1:])
-  return parts.swapaxes(0, 1).reshape(x.shape)
 
 
 def _changed(entry, change, shape=None, read=None):

@@ -119,10 +119,11 @@ def to_hf(folder, config: transformer.Config, params: types.Params,
 
 
 def write(folder, config: transformer.Config, params: types.Params,
-          eos_id: int | None = None) -> None:
+          eos_id: int | None = None, bos_id: int | None = None) -> None:
   """Writes a model, without a tokenizer, into a folder that exists."""
   quantization.check_whole(config.weights, "written for transformers")
-  fields = {**hf_config.fields(config), "eos_token_id": eos_id}
+  fields = {**hf_config.fields(config), "bos_token_id": bos_id,
+            "eos_token_id": eos_id}
   parts = collections.defaultdict(list)
   for name, leaf in _named(params):
     for at, place in zip(np.ndindex(tensor_names.stacked(config, name)),

@@ -162,6 +162,7 @@ def _check_inside(index, file):
 
 def _safetensors(path):
   try:
+    json_files.refuse_pointer(path)
     return _read_header(path)
   except OSError as e:
     raise ValueError(f"'{path}' cannot be read: {e.strerror}.") from e
@@ -260,6 +261,7 @@ def _reader(path, name, dtype, shape, start, size):
 
 def _torch(path):
   """Opens the tensors of a file that torch has written."""
+  json_files.refuse_pointer(path)
   return {name: _stored(path, name, x)
           for name, x in torch_files.tensors(path).items()}
 

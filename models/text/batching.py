@@ -9,16 +9,10 @@ from models.text import tokenizers
 def encode(tokenizer, texts):
   """Encodes the prompts of a batch.
 
-  Args:
-    tokenizer: a `tokenizers.Tokenizer`, from `models.text.tokenizers.load`.
-    texts: list of str, or of lists of tokens, such as the `ids` of what an
-      encoder of `models.text.chat_template` returns.
-
-  Returns:
-    prompts `[B, P]` int32, right-padded, and lengths `[B]` int32.
-
-  Raises:
-    ValueError: if there is no text, or one has no token.
+  `texts` are a list of str, or of lists of tokens, such as the `ids` of what an
+  encoder of `models.text.chat_template` returns. Returns prompts `[B, P]`
+  int32, right-padded, and lengths `[B]` int32. Raises ValueError if there is no
+  text, or one has no token.
   """
   if isinstance(texts, str):
     raise ValueError(f"texts={texts!r}: a list of texts is needed.")
@@ -34,19 +28,11 @@ def encode(tokenizer, texts):
 
 
 def decode(tokenizer, out, prompt_lengths) -> list[str]:
-  """Decodes what was written after each prompt.
+  """Decodes what was written after each prompt, without special tokens.
 
-  Args:
-    tokenizer: that of the prompts.
-    out: a `decoding_jax.Generation`.
-    prompt_lengths: `[B]` int32, as in `encode`.
-
-  Returns:
-    The texts, without special tokens, such as those that end them. A prompt and
-    its text make the text of all tokens: a blank between them is in the latter.
-
-  Raises:
-    ValueError: if there is not one length a row.
+  `out` is a `decoding_jax.Generation`; `prompt_lengths` are `[B]` int32. A
+  prompt and its text make the text of all tokens: a blank between them is in
+  the latter. Raises ValueError if there is not one length a row.
   """
   return [tokenizers.decode(tokenizer, row, prompt)
           for prompt, row in _divided(out, prompt_lengths)]
@@ -61,18 +47,9 @@ def stream(tokenizer, outs, prompt_lengths):
     for out, parts in stream(tokenizer, dj.stream(...), lengths):
       print(parts[0], end="", flush=True)
 
-  Args:
-    tokenizer: that of the prompts.
-    outs: iterator of `decoding_jax.Generation`, as in `decoding_jax.stream`.
-    prompt_lengths: `[B]` int32, as in `encode`.
-
-  Yields:
-    Pairs of a `Generation` and a list of B texts, without special tokens; the
-    last one a second time, with what was held back. The texts of a row make
-    what `decode` returns for it.
-
-  Raises:
-    ValueError: if there is not one length a row.
+  Yields pairs of a `Generation` and a list of B texts, without special tokens;
+  the last one a second time, with what was held back. The texts of a row make
+  what `decode` returns for it. Raises ValueError as `decode`.
   """
   out, shown = None, None
   for out in outs:

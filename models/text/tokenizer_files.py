@@ -22,6 +22,7 @@ _FIELDS = {
     "unk_token": _TOKEN, "add_bos_token": (json_files.Field(bool),),
     "add_prefix_space": (json_files.Field(bool),),
     "chat_template": (json_files.Field(str), json_files.Field(list)),
+    "bos_token_id": (_ID,),
     "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID)),
     "do_sample": (json_files.Field(bool),), "temperature": _NUMBER,
     "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,),

@@ -21,11 +21,13 @@ from tokenizers.models import BPE
 
 from decoding_jax import token_text
 from models.folders import atomic
+from models.folders import json_files
 from models.folders import resolve
 from models.gguf import files as gguf_files
 from models.gguf import settings as gguf_settings
 from models.text import gguf_tokenizer
 from models.text import sentencepiece
+from models.text import text_growth
 from models.text import tokenizer_files
 
 FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
@@ -38,7 +40,7 @@ FILES = (FILE, *_WITH)
 EOS = "<|endoftext|>"
 # What each file of a tokenizer is read by, the first one that is there.
 _READERS = {
-    FILE: lambda folder: tokenizers.Tokenizer.from_file(str(folder / FILE)),
+    FILE: lambda folder: _of_json(folder / FILE),
     tokenizer_files.MERGES: tokenizer_files.load_merges,
     sentencepiece.FILE: sentencepiece.load}
 # What is encoded when a tokenizer is loaded: patterns that backtrack without
@@ -100,6 +102,12 @@ def load(folder) -> tokenizers.Tokenizer:
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
 
 
+def _of_json(path):
+  json_files.refuse_pointer(path)
+  text_growth.check(path)
+  return tokenizers.Tokenizer.from_file(str(path))
+
+
 def _read(path, folder, read):
   """Returns `read(folder)`, after it has encoded a text; errors name `path`."""
   message = f"'{path}': its tokenizer cannot be read"
@@ -136,6 +144,13 @@ def copy(source, folder) -> int | None:
   for name in _WITH:
     if (pathlib.Path(source) / name).is_file():
       shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)
+  if not (pathlib.Path(folder) / _GENERATION).exists():
+    # Older folders have these in the config of the model, which is left behind.
+    ids = {name: tokenizer_files.setting(source, "config.json", name)
+           for name in ("bos_token_id", "eos_token_id")}
+    ids = {name: x for name, x in ids.items() if x is not None}
+    if ids:
+      atomic.write_json(pathlib.Path(folder) / _GENERATION, ids)
   return eos_id(tokenizer, source)
 
 
@@ -172,6 +187,14 @@ def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
   found = eos_id(tokenizer, folder)
   return tuple(dict.fromkeys(
       [*([] if found is None else [found]), *_listed(folder)]))
+
+
+def bos_id(tokenizer: tokenizers.Tokenizer, folder) -> int | None:
+  """Returns the token that begins a text by the files of a folder, or None."""
+  token = tokenizer_files.special_token(folder, "bos_token")
+  if token is not None and tokenizer.token_to_id(token) is not None:
+    return tokenizer.token_to_id(token)
+  return tokenizer_files.setting(folder, _GENERATION, "bos_token_id")
 
 
 def _listed(folder):

@@ -16,7 +16,7 @@ from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
-from experiments.evaluation import results_store
+from experiments.harness import store as results_store
 from experiments.timing import auto_method
 from support import helpers
 

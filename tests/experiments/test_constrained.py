@@ -19,9 +19,9 @@ from experiments.data import constraint_prompts
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
 from experiments.devices import model_pair
-from experiments.evaluation import constrained_run
+from experiments.evaluation import constrained_cells
 from experiments.evaluation import constrained_tables
-from experiments.evaluation import results_store
+from experiments.harness import store
 from experiments.scoring import task_rewards
 from experiments.scoring import text_metrics
 from models import checkpoints
@@ -79,28 +79,25 @@ def measured(settings, path, labels):
   """Records of some of the methods, and how often each was decoded."""
   pair = helpers.load_pair(settings.target, settings.draft)
   task = constrained_tasks.load(settings, pair)
-  entries = {k: v for k, v in constrained_run.entries(settings).items()
-             if k in labels}
-  params, batches = constrained_run.make_batches(settings, task, pair)
+  entries = [x for label, x in constrained_cells.entries(settings).items()
+             if label in labels]
   calls = []
+  with pytest.MonkeyPatch.context() as patch:
+    decoder = constrained_cells.decoder
 
-  def decode(entry):
-    inner = constrained_run.decoder(settings, pair, task, params, entry)
+    def counted(config, pair, task, params, entry):
+      decode = decoder(config, pair, task, params, entry)
+      return lambda batch: (calls.append(entry.label), decode(batch))[1]
 
-    def counted(batch):
-      calls.append(entry.label)
-      return inner(batch)
-
-    return counted
-
-  records = cdsl.measure(entries, decode, batches, task, pair.tokenizer, path)
+    patch.setattr(constrained_cells, "decoder", counted)
+    records = constrained_cells.measure(settings, pair, task, entries, path)
   return records, calls
 
 
 @pytest.mark.long
 def test_from_files_to_report(folders, commongen, tmp_path):
   settings = config(folders, commongen, task="commongen")
-  path = tmp_path / results_store.RESULTS
+  path = tmp_path / store.RESULTS
   _, calls = measured(settings, path, ("greedy", "CDLH"))
   assert calls.count("CDLH") == 3
   labels = [spec["label"] for spec in _METHODS]
@@ -139,9 +136,9 @@ def test_results_are_of_these_examples(folders, commongen, tmp_path, name,
     path.write_text(path.read_text().replace(old, new))
     found.append(cdsl.settings(wanted, pair,
                                constrained_tasks.load(wanted, pair)))
-  results_store.open_workdir(tmp_path / "run", found[0])
+  store.open_workdir(tmp_path / "run", found[0])
   with pytest.raises(launch.UserError, match="results of used_examples="):
-    results_store.open_workdir(tmp_path / "run", found[1])
+    store.open_workdir(tmp_path / "run", found[1])
 
 
 def test_lines_end_at_line_feeds_alone(folders, commongen):
@@ -182,7 +179,7 @@ def test_a_reward_model(folders, dialogues, tmp_path):
   values = [value(task.judge, 0, task.prompts[0], rest)
             for rest in ([7, 8], [7, 8, *task.eos_id], [7, 9])]
   assert values[0] == pytest.approx(values[1]) != values[2]
-  records, _ = measured(settings, tmp_path / results_store.RESULTS,
+  records, _ = measured(settings, tmp_path / store.RESULTS,
                         ("greedy", "CDLH", "CDSL"))
   for record in records:
     assert len(set(record["reward"])) == 3 and "hard" not in record
@@ -210,7 +207,7 @@ def test_continuations_by_a_dual_encoder(folders, tmp_path):
                                  (task.prompts[0], [7, 9]),
                                  (task.prompts[1], [7, 8]))]
   assert len(set(values)) == 3
-  records, _ = measured(settings, tmp_path / results_store.RESULTS, ("best",))
+  records, _ = measured(settings, tmp_path / store.RESULTS, ("best",))
   assert len(set(records[0]["reward"])) == 3
   settings.second_reward = folder
   with pytest.raises(launch.UserError, match="not of rewards on the host"):
@@ -234,7 +231,7 @@ def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
   # Another tokenizer: that of a shipped model.
   settings.reward = settings.second_reward = "harmless-reward"
   task = constrained_tasks.load(settings, helpers.load_pair(*folders))
-  records, _ = measured(settings, tmp_path / results_store.RESULTS,
+  records, _ = measured(settings, tmp_path / store.RESULTS,
                         ("greedy", "CDLH"))
   for record in records:
     assert len(set(record["reward"])) == 3
@@ -329,7 +326,7 @@ def test_methods_that_cannot_be(folders, spec, message):
   with settings.unlocked():
     settings.methods = (*_METHODS, spec)
   with pytest.raises(launch.UserError, match=message):
-    constrained_run.entries(settings)
+    constrained_cells.entries(settings)
 
 
 @pytest.mark.parametrize("spec, message", [
@@ -343,9 +340,9 @@ def test_what_generate_would_refuse(folders, spec, message):
     settings.methods = ({"label": "x", **spec},)
   pair = helpers.load_pair(*folders)
   task = constrained_tasks.load(settings, pair)
-  entry = constrained_run.entries(settings)["x"]
+  entries = constrained_cells.entries(settings).values()
   with pytest.raises(launch.UserError, match=message):
-    constrained_run.check(settings, pair, task, entry)
+    cdsl.load(settings, pair, task, entries)
 
 
 def test_a_method_as_a_string(folders):
@@ -354,7 +351,7 @@ def test_a_method_as_a_string(folders):
     settings.methods = ("cdlh(8, lookahead=4)",
                         {"label": "b", "name": "best_of_n(2)", "top_p": 0.5,
                          "temperature": 1.0})
-  entries = constrained_run.entries(settings)
+  entries = constrained_cells.entries(settings)
   assert list(entries) == ["cdlh(8, lookahead=4)", "b"]
   first, second = entries.values()
   assert first.method is dj.methods.cdlh(8, 4)
@@ -366,7 +363,7 @@ def test_a_method_as_a_string(folders):
 def test_presets():
   for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
                  "trees", "commongen,search"):
-    entries = constrained_run.entries(cdsl_config.get_config(preset))
+    entries = constrained_cells.entries(cdsl_config.get_config(preset))
     assert "greedy" in entries
   with pytest.raises(ValueError, match="'nothing' is not one of"):
     cdsl_config.get_config("smoke,nothing")

@@ -16,7 +16,7 @@ import pytest
 from configs import rsd_llama2
 from configs import rsd_opt
 from experiments import rsd
-from experiments.evaluation import cells
+from experiments.evaluation import tree_cells
 from experiments.app import launch
 from models.folders import hub
 from models.huggingface import config as hf_config
@@ -105,7 +105,7 @@ def _start(cache, tmp_path, monkeypatch):
     del config, path
     raise _WeightsRead(pair, methods, examples)
 
-  monkeypatch.setattr(cells, "measure", measure)
+  monkeypatch.setattr(tree_cells, "measure", measure)
 
   def start(config):
     record = _RECORDS[config.task]

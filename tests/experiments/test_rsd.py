@@ -20,7 +20,7 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import method_grid
-from experiments.evaluation import run as evaluation_run
+from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
 
@@ -74,7 +74,7 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
                *(f"{figure}.{kind}" for kind in ("png", "pdf") for figure in (
                    "block_efficiency", "mbsu", "token_rate_ratio"))):
     assert (workdir / name).stat().st_size
-  assert "Temperature 0.6: " in output and "times the rate of plain" in output
+  assert "plain tokens/s  speed-up" in output
 
   lines = (workdir / "summary.md").read_text().splitlines()
   assert lines[2].startswith(f"- Models: target={folders[0]}, draft=")
@@ -110,14 +110,14 @@ def test_several_drafters_are_compared(folders, tmp_path):
   process = _start("rsd", *arguments)
   output, errors = process.communicate()
   assert process.returncode == 0, errors
-  assert "T = 0.6: first " in output and "; small " in output
+  assert "Tokens a target call, temperature 0.6" in output
   for name in ("summary.md", "run.json", "drafters.png", "drafters.pdf",
                "small/summary.md", "first/results.jsonl"):
     assert (workdir / name).stat().st_size
   # Both drafters share the compiled programs of plain decoding.
   assert not list(workdir.glob("*/compiled"))
   summary = (workdir / "summary.md").read_text()
-  assert "| first | best-first |" in summary
+  assert "| first | OPT-Tree |" in summary
   assert f"draft=lookup and {folders[1]}," in summary
 
 
@@ -266,11 +266,11 @@ def test_rows_do_not_depend_on_the_batch(folders):
   config.update(prompts=5, prompt_length=4, max_new_tokens=6)
   examples = prompt_tasks.load(config, pair)
   config.batch = 5
-  [(keys, prompts, lengths)], rows = evaluation_run.make_batches(
+  [(keys, prompts, lengths)], rows = batches_lib.make(
       config, examples.prompts)
   assert rows.tolist() == [0, 1, 2, 3, 4]
   config.batch = 2
-  parts, rows = evaluation_run.make_batches(config, examples.prompts)
+  parts, rows = batches_lib.make(config, examples.prompts)
   assert rows.tolist() == [0, 1, 2, 3, 4]
   assert [len(p) for _, p, _ in parts] == [2, 2, 2]
   assert lengths.tolist() == [4] * 5

@@ -12,7 +12,7 @@ from decoding_jax import sampling
 from decoding_jax import types
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
-from decoding_jax.speculation import traversal
+from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.validation import prompts as prompts_lib
 from models import tabular
 

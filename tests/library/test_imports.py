@@ -57,7 +57,7 @@ def test_the_core_is_read_in_an_afternoon():
   core, *_ = loaded()
   assert "decoding_jax.speculation.verifiers" in core
   assert len(core) <= 40, sorted(core)
-  assert sum(core.values()) <= 6_500
+  assert sum(core.values()) <= 5_600
 
 
 def test_a_run_loads_few_modules():

@@ -128,6 +128,17 @@ def test_numbers_of_64_bits():
     same_rows(table_run(), expected)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_under_numbers_of_64_bits(temperature):
+  """By native kernels, where there are any."""
+  run = lambda: tiny.texts(tiny.generate(
+      dj.methods.rsd_s(2, 2), tiny.llama_models(), new=6,
+      sampling=dj.Sampling(temperature)), tiny.LENGTHS)
+  expected = run()
+  with jax.enable_x64(True):
+    assert run() == expected
+
+
 @pytest.mark.cases(19)
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),

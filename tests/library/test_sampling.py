@@ -435,3 +435,14 @@ def test_typical_p_of_each_row():
       atol=2e-6)
   with pytest.raises(ValueError, match="sampling.typical_p=0.0: a number"):
     sampling.make_warper(Sampling(typical_p=0.0), B, V)
+
+
+def test_a_mask_that_is_an_array_of_jax_inside_jit():
+  mask = jnp.arange(V) > 1
+
+  @jax.jit
+  def run(logits):
+    warper = sampling.make_warper(Sampling(token_mask=mask), 1, V)
+    return jax.vmap(sampling.log_probs)(warper, logits)
+
+  np.testing.assert_array_equal(run(jnp.zeros((1, V)))[0] > -jnp.inf, mask)

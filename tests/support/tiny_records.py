@@ -1,6 +1,6 @@
 """Records of an experiment: two methods, three prompts, a batch for each."""
 
-from experiments.evaluation import record_figures
+from experiments.evaluation import tree_figures
 
 # Of the prompts, "qa" and "rag".
 CATEGORIES = ["rag", "qa", "rag"]
@@ -31,7 +31,7 @@ def record(method, seconds, calls=(6, 6, 4), *, temperature=0.0, drafts=0,
       "prompt_seconds": list(seconds), "plain_tokens": tokens,
       "plain_seconds": [1.0, 1.0, 1.0], "log_prob": [-6.0, -5.0, -4.0],
       "row_steps": list(calls), "compile_seconds": 1.0}
-  return {**found, "metrics": record_figures.of_record(found, RATIO)}
+  return {**found, "metrics": tree_figures.of_record(found, RATIO)}
 
 
 def records():
@@ -47,5 +47,5 @@ def records():
 
 def cells(records_=None, categories=tuple(CATEGORIES)):
   """The long records of `records`, or of others."""
-  return record_figures.long_records(records_ or records(),
-                                     categories and list(categories), RATIO)
+  return tree_figures.long_records(records_ or records(),
+                                   categories and list(categories), RATIO)

@@ -23,8 +23,8 @@ _PACKAGE = "xgrammar"
 # Vocabularies that are kept, each with its compiler.
 _MAX_VOCABULARIES = 4
 _COMPILERS: dict = {}
-# Rules of a grammar.
-MAX_RULES = 10_000
+# Rules of a grammar, and values of enums, whose compilation takes the square.
+MAX_RULES, MAX_VALUES = 10_000, 10_000
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -34,9 +34,13 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   `xgrammar` ignores keywords that it does not know.
   """
   name = f"schema={values.shortened(schema)}"
-  return host_engine.grammar(
-      name, engine, maker_of_schema(schema_check.parse(name, schema)), pieces,
-      eos_id)
+  schema = schema_check.parse(name, schema)
+  count = _num_values(schema)
+  if count > MAX_VALUES:
+    raise ValueError(f"{name}: {count} values of 'enum': at most {MAX_VALUES} "
+                     "are supported by xgrammar; llguidance takes more.")
+  return host_engine.grammar(name, engine, maker_of_schema(schema), pieces,
+                             eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -55,6 +59,15 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   text = grammar_source.plain_characters(grammar, r"\u{:04x}")
   return host_engine.grammar(name, engine, lambda x: x.compile_grammar(text),
                              pieces, eos_id)
+
+
+def _num_values(node) -> int:
+  """Returns how many values the enums of a schema list."""
+  if isinstance(node, dict):
+    own = node.get("enum")
+    return (len(own) if isinstance(own, list) else 0) + sum(
+        map(_num_values, node.values()))
+  return sum(map(_num_values, node)) if isinstance(node, list) else 0
 
 
 def maker_of_schema(schema):

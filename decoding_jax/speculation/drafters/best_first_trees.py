@@ -55,17 +55,10 @@ def best_first(nodes: int, width: int, depth: int,
 
 
 def sharpened(context: Context, temperature: float) -> Context:
-  """The context of drafts that a target of temperature 0 is to agree with.
+  """Returns the context of drafts that a target of temperature 0 is to match.
 
-  Probabilities of a draft model are those of the target's samples. Its most
-  probable token is more certain: of the same logits at a lower temperature.
-
-  Args:
-    context: of a generation.
-    temperature: of the drafts, if the target's is 0; they are unchanged else.
-
-  Returns:
-    The context.
+  Its most probable token is more certain than the draft model's probabilities,
+  which are of samples: logits at a lower `temperature` fit. Else no change.
   """
   if not context.warper.greedy or temperature == 1:
     return context
@@ -75,15 +68,9 @@ def sharpened(context: Context, temperature: float) -> Context:
 
 
 def path_log_probs(layout: Layout, tree: DraftTree):
-  """The log-probability of the path to each node, that of the root being 0.
+  """Returns `[B, M]` log-probabilities of the paths to nodes, the root's 0.
 
-  Args:
-    layout: of the tree.
-    tree: with log-probabilities, of all rows.
-
-  Returns:
-    `[B, M]` float32, never more than that of the parent, not even by rounding;
-    -inf of nodes that are not valid.
+  Never more than the parent's, not even by rounding; -inf if not valid.
   """
   totals = jnp.zeros_like(tree.log_probs[:, :1, 0])
   for level in tree_lib.level_slices(layout)[1:]:
@@ -97,29 +84,19 @@ def path_log_probs(layout: Layout, tree: DraftTree):
 
 
 def best_nodes(totals, nodes: int):
-  """The nodes of the largest totals, the root first.
+  """Returns `[B, 1 + nodes]` indices of the largest `totals [B, M]`, ascending.
 
-  Args:
-    totals: `[B, M]`, of the root first, and of no node more than of its parent.
-    nodes: how many besides the root.
-
-  Returns:
-    `[B, 1 + nodes]` int32, ascending. Of equal totals the nodes of the lower
-    indices are taken: the parent of a node comes before it.
+  The root is among them, and of equal totals the lower index: a parent whose
+  total is no less comes before its child.
   """
   best = jnp.sort(kernels.top_k(totals[:, 1:], nodes)[1], axis=1)
   return jnp.pad(1 + best, ((0, 0), (1, 0))).astype(jnp.int32)
 
 
 def subtree(tree: DraftTree, kept) -> DraftTree:
-  """The tree of some of the nodes.
+  """Returns the tree of nodes `kept [B, N]`, ascending, with all their parents.
 
-  Args:
-    tree: of all rows.
-    kept: `[B, N]` int32, ascending, the root first; with each node its parent.
-
-  Returns:
-    The tree, without log-probabilities.
+  It has no log-probabilities.
   """
   take = lambda x: buffers.take_along(x, kept, axis=1)
   # The new index of a node is how many of those kept are before it.

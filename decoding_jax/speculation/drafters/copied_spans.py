@@ -31,20 +31,17 @@ class _Pending(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def copied_or(expander: Expander, copies: int, min_ngram: int,
               max_ngram: int) -> Drafter:
-  """The drafter that copies from the text, or drafts as `of_model` does.
+  """Makes the drafter that copies from the text, or drafts as `of_model` does.
 
   A step in which every row copies asks no model. One in which none does scores
   as many tokens as `expander` drafts.
 
   Args:
-    expander: of a chain, or of one level of W siblings, the first of which the
-      copied tokens take the place of.
+    expander: of a chain, or of one level of siblings, the first of which is
+      replaced by the copied tokens.
     copies: tokens that are copied, at most; as many as it drafts, or more.
     min_ngram: last tokens that must have occurred before.
     max_ngram: tokens that are compared, at most.
-
-  Returns:
-    The drafter.
 
   Raises:
     ValueError: for sizes that do not fit.

@@ -33,19 +33,14 @@ def gsd(nodes: int, width: int, depth: int, branching: int, repeat: int,
 
 @flax.struct.dataclass
 class _Graph:
-  """I nodes that may be expanded: the root, and W a level.
-
-  Attributes:
-    ends: `[B, I, R]` int32, the last tokens of the text up to each node; NONE
-      where there is no node.
-    mask: `[B, I, I]` bool, each node and its ancestors.
-    chance: `[B, I]` float32, probability of the path to it.
-    tokens, shares, links: `[B, I, K]`, its children, their probabilities, and
-      which node has their children; NONE for a leaf.
-  """
+  """I nodes that may be expanded: the root, and W a level."""
+  # `[B, I, R]` int32, the last tokens of the text up to each node; NONE where
+  # there is no node.
   ends: Array
-  mask: Array
-  chance: Array
+  mask: Array  # `[B, I, I]` bool, each node and its ancestors
+  chance: Array  # `[B, I]` float32, probability of the path to it
+  # `[B, I, K]`, its children, their probabilities, and which node has their
+  # children; NONE for a leaf.
   tokens: Array
   shares: Array
   links: Array

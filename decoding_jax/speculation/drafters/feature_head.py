@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
-from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import expanders, shared_noise
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (AppliedParams, Context, DecodeState, DraftTree,
                                 Expander, HIDDEN_STATES, Params, Seen)
@@ -19,10 +19,8 @@ from decoding_jax.types import (AppliedParams, Context, DecodeState, DraftTree,
 def init(context: Context, state: DecodeState) -> DecodeState:
   """Reads the prompts, as many tokens at a time as the prefill does.
 
-  What prompts share is read once, and then kept in each row.
-
-  Raises:
-    ValueError: while traced, if the target does not keep what the head reads.
+  What prompts share is read once, and then kept in each row. A ValueError
+  says so if the target does not keep what the head reads.
   """
   head, cache = context.draft, state.target_cache
   _check_widths(head, cache)
@@ -79,7 +77,7 @@ def propose(expander: Expander, keys, context: Context,
   root = token_buffer.newest(state, 1)[:, 0]
   if not depth:
     return tree_lib.root(root, 0).replace(
-        noise_keys=shared_gumbel.keys_for(expander, state)), None
+        noise_keys=shared_noise.keys_for(expander, state)), None
   params = _params(context)
   with jax.named_scope("draft_forward"):
     draft = head.start(*params, state.carry, root,
@@ -90,7 +88,7 @@ def propose(expander: Expander, keys, context: Context,
 
   tree, _ = expanders.grow_by(keys, expander, root, logits, draft,
                               head.vocab_size, context.draft_warper,
-                              shared_gumbel.keys_for(expander, state))
+                              shared_noise.keys_for(expander, state))
   return tree, None
 
 

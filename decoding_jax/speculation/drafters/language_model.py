@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import expanders, shared_noise
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
@@ -16,17 +16,11 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
 
 @functools.lru_cache(maxsize=None)
 def of_model(expander: Expander) -> Drafter:
-  """The drafter that grows its tree by `dj.generate`'s draft model or head.
+  """Makes the drafter of `dj.generate`'s draft model or head.
 
   Its state is the draft model's cache, `DecodeState.draft_cache`, or what a
   head has read, `DecodeState.carry`; a model that reads the target's cache has
   none.
-
-  Args:
-    expander: grows the tree level by level.
-
-  Returns:
-    The drafter.
   """
   depth = tree_lib.depth(expander.layout)
   return Drafter(
@@ -37,11 +31,7 @@ def of_model(expander: Expander) -> Drafter:
 
 
 def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
-  """Returns the forwards of a draft model or a head that a step takes.
-
-  Raises:
-    ValueError: if the drafter cannot draft by it.
-  """
+  """Returns the forwards a step of a draft; ValueError if it cannot be used."""
   if drafter.draft_calls:
     return drafter.draft_calls(draft)
   if isinstance(draft, Head) and drafter.calls:
@@ -89,23 +79,15 @@ def propose(expander, keys, context: Context,
   return expanders.grow(
       keys, expander, model, context.draft_params, cache,
       token_buffer.newest(state, 2), state.length, context.draft_warper,
-      shared_gumbel.keys_for(expander, state))
+      shared_noise.keys_for(expander, state))
 
 
 def observe(context: Context, before: DecodeState, after: DecodeState,
             seen: Seen, grown=None) -> DecodeState:
-  """As `Drafter.observe`.
+  """Commits the path of a draft model, or has a head read it.
 
-  Args:
-    context: see there.
-    before: see there.
-    after: see there.
-    seen: see there; `pending` is what `propose` has returned.
-    grown: `[B, D + 1]` int32, nodes of the path in the tree of `propose`; None
-      if it is the tree that was scored.
-
-  Returns:
-    The state.
+  `grown [B, D + 1]` are nodes of the path in the tree of `propose`, if that is
+  not the tree that was scored.
   """
   if _is_head(context):
     return feature_head.observe(context, after, seen)
@@ -147,16 +129,7 @@ def commit(state: DecodeState, block: Block | None, path,
 
   Nodes of the last level are not in the block: where one is accepted, the
   draft cache falls one token short, which the next root level makes good.
-
-  Args:
-    state: before anything is committed.
-    block: of `expanders.grow`, or None for a tree of a root.
-    path: `[B, D + 1]` int32, nodes from the root on.
-    count: `[B]` int32, how many of them count.
-
-  Returns:
-    The draft cache; all of the path is in it, what does not count after its
-    length.
+  `path` is `[B, D + 1]`, of which the first `count [B]` nodes count.
   """
   if block is None:
     return None

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import expanders, shared_noise
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Cache, Context, DecodeState, Drafter,
@@ -24,17 +24,10 @@ from decoding_jax.validation import values
 
 @functools.lru_cache(maxsize=None)
 def masked(expander: Expander, window: int) -> Drafter:
-  """The drafter of a masked-diffusion model, see `canvas.as_draft`.
+  """Makes the drafter of a masked-diffusion model, see `canvas.as_draft`.
 
-  Args:
-    expander: grows the tree level by level, of distributions that are known.
-    window: tokens of the text that the model reads, the last ones.
-
-  Returns:
-    The drafter: one call of the draft model a step, however deep the tree.
-
-  Raises:
-    ValueError: if the window is not a positive integer.
+  It calls the model once a step, however deep the tree; the model reads the
+  last `window` tokens of the text.
   """
   values.check_positive("window", window)
   # The noise of its levels is its own: no `noise_keys` are set.
@@ -59,21 +52,13 @@ def _propose(expander, window, keys, context: Context,
       keys, expander, _known(context.draft.vocab_size),
       (logits, state.length), Cache((), (), state.length - 1),
       token_buffer.newest(state, 2), state.length, context.draft_warper,
-      shared_gumbel.keys_for(expander, state))
+      shared_noise.keys_for(expander, state))
   return tree, None
 
 
 def read(model: LanguageModel, params, state: DecodeState, window: int,
          depth: int):
-  """Returns logits `[B, D, V]` of the D positions after the texts.
-
-  Args:
-    model: of `canvas.as_draft`.
-    params: its parameters.
-    state: the texts.
-    window: last tokens of each that are read.
-    depth: D.
-  """
+  """Returns logits `[B, D, V]` of the D positions after the texts."""
   order = jnp.arange(window + depth)[None]
   columns = state.length[:, None] - window + order
   # Shorter texts stand at the end of the window, with nothing before them.
@@ -94,7 +79,7 @@ def read(model: LanguageModel, params, state: DecodeState, window: int,
 
 @functools.lru_cache(maxsize=None)
 def _known(vocab_size) -> LanguageModel:
-  """A model whose parameters are the logits at each level, and the lengths."""
+  """Returns a model whose parameters are logits of each level, and lengths."""
   def forward(params, tokens, positions, cache, block, slot, mask):
     del tokens, cache, slot, mask
     logits, length = params

@@ -29,21 +29,15 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class _Trees(NamedTuple):
-  """Of the wide tree and of the deep one; chains come after drafted nodes.
-
-  Attributes:
-    source: `[2, N]`, which of all guesses, or after them of the prompt tokens,
-      a node is.
-    parents: `[2, N]`, counted from the root.
-    level: `[2, N]`, of a drafted node.
-    first: `[2, 1 + C]`, the chain of the root and of each drafted node.
-    length: `[2, 1 + C]`, prompt tokens of that chain.
-  """
+  """Of the wide tree and of the deep one; chains come after drafted nodes."""
+  # `[2, N]`, which of all guesses, or after them of the prompt tokens, a node
+  # is.
   source: np.ndarray
-  parents: np.ndarray
-  level: np.ndarray
+  parents: np.ndarray  # `[2, N]`, counted from the root
+  level: np.ndarray  # `[2, N]`, of a drafted node
+  # `[2, 1 + C]`, the chain of the root and of each drafted node.
   first: np.ndarray
-  length: np.ndarray
+  length: np.ndarray  # `[2, 1 + C]`, prompt tokens of that chain
 
 
 @functools.lru_cache(maxsize=None)

@@ -29,7 +29,7 @@ _LEAST = 0.6
 @functools.lru_cache(maxsize=None)
 def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
            rank_temperature: float = 1.0) -> Drafter:
-  """The drafter of the best nodes of the beams of all rows.
+  """Makes the drafter of the best nodes of the beams of all rows.
 
   Args:
     nodes: of a row, on average: a step of B rows scores N = nodes * B, rounded.
@@ -40,9 +40,6 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     draws: how children are drawn, one of `expanders.OF_BEAMS`; the drafter of
       ONE_IN_BEAM says ARBITRARY.
     rank_temperature: see `best_first_trees.sharpened`.
-
-  Returns:
-    The drafter.
   """
   grown = expanders.beam_tree(width, depth, draws)
   budget = functools.partial(_budget, nodes, min(most, width * depth))
@@ -77,17 +74,11 @@ def _observe(observe, context: Context, before: DecodeState,
 
 
 def expected_acceptance(layout: Layout, tree: DraftTree):
-  """The log-probability that a node is accepted, before its token is known.
+  """Returns `[B, M]` log-probabilities of acceptance, before tokens are known.
 
   A sample of a distribution whose largest probability is m is taken to be
-  accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike.
-
-  Args:
-    layout: of the tree.
-    tree: with log-probabilities, of all rows.
-
-  Returns:
-    `[B, M]` float32, a function of the ancestors and their siblings alone.
+  accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike: they
+  depend on a node's ancestors and the siblings of these alone.
   """
   largest = jnp.exp(tree.log_probs.max(axis=-1))
   missed = (1 - _LEAST) * (1 - jnp.minimum(largest, 1)**3)
@@ -106,16 +97,10 @@ def expected_acceptance(layout: Layout, tree: DraftTree):
 
 
 def choose(scores, number: int):
-  """The nodes of the highest scores of all rows.
+  """Returns `[B, M]` bool, roots and N nodes of the highest `scores [B, M]`.
 
-  Args:
-    scores: `[B, M]`, that of the root first, which is chosen in any case; -inf
-      of nodes that cannot be. Of equal ones the lower index is chosen.
-    number: N, how many; static.
-
-  Returns:
-    `[B, M]` bool; with each node its parent, if that has no lower score and no
-    higher index.
+  -inf is never chosen, of equal scores the lower index is. With a node its
+  parent is chosen, if that has no lower score and no higher index.
   """
   flat = scores[:, 1:].ravel()
   values, best = kernels.top_k(flat, number)
@@ -125,18 +110,9 @@ def choose(scores, number: int):
 
 
 def propose(grown, budget, score, keys, context: Context, state: DecodeState):
-  """As `Drafter.propose`; of a beam the nodes of the best scores are valid.
+  """Proposes a beam, in which the nodes of the best scores are valid.
 
-  Args:
-    grown: the expander.
-    budget: `(B) -> N`.
-    score: `(layout, tree) -> [B, M]`.
-    keys: see there.
-    context: see there.
-    state: see there.
-
-  Returns:
-    See there.
+  `budget` is `(B) -> N`, `score` is `(layout, tree) -> [B, M]`.
   """
   tree, pending = language_model.propose(grown, keys, context, state)
   return _with_best(tree, score(grown.layout, tree), budget, state), pending

@@ -22,17 +22,11 @@ from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
 
 @functools.lru_cache(maxsize=None)
 def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
-  """The drafter of a table `[B, V, K]`, which begins empty.
+  """Makes the drafter of a table `[B, V, K]`, which begins empty.
 
   `draft_params` of `dj.generate`, if there are any, are a table `[V, K]` int32
-  to begin with, `NONE` where nothing is known.
-
-  Args:
-    widths: nodes of level 1, 2, ..., D.
-    branching: K, successors that are kept of a token.
-
-  Returns:
-    The drafter.
+  to begin with, `NONE` where nothing is known. `widths` are nodes of level 1,
+  2, ..., D; `branching` is K.
   """
   layout = template(widths, branching)
   return Drafter(
@@ -41,17 +35,10 @@ def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
 
 
 def template(widths: tuple[int, ...], branching: int) -> Layout:
-  """The static tree of the most promising nodes of each level.
+  """Returns the static tree of the most promising nodes of each level.
 
   Successors are ranked: a node is the more promising the lower the ranks on its
   path, rank r counting as a factor of 1 / (r + 1).
-
-  Args:
-    widths: nodes of each level.
-    branching: the most children of a node.
-
-  Returns:
-    The layout.
   """
   children, level = [], [1.0]
   for width in widths:

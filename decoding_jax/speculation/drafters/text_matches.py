@@ -23,17 +23,10 @@ from decoding_jax.validation import values
 
 @functools.lru_cache(maxsize=None)
 def prompt_lookup(depth: int, num_paths: int, max_ngram: int) -> Drafter:
-  """The drafter of the latest continuations of the longest match.
+  """Makes the drafter of the latest continuations of the longest match.
 
-  `draft_params` of `dj.generate` are other texts, as those of `suffix`.
-
-  Args:
-    depth: tokens of a continuation.
-    num_paths: continuations; equal beginnings are shared.
-    max_ngram: tokens that are compared, at most.
-
-  Returns:
-    The drafter.
+  `draft_params` of `dj.generate` are other texts, as those of `suffix`; paths
+  of equal beginnings share nodes.
   """
   return _drafter(depth * num_paths, depth, num_paths, max_ngram, 0.0, None)
 
@@ -41,7 +34,7 @@ def prompt_lookup(depth: int, num_paths: int, max_ngram: int) -> Drafter:
 @functools.lru_cache(maxsize=None)
 def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
            min_probability: float, nodes_per_match: float) -> Drafter:
-  """The drafter of the nodes that are probable by counts of continuations.
+  """Makes the drafter of nodes that are probable by counts of continuations.
 
   A node's probability is the share of the occurrences that begin with its path.
   Of all lengths of a match that one is taken whose nodes have the greatest sum
@@ -49,18 +42,7 @@ def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
 
   `draft_params` of `dj.generate`, if there are any, are `[C]` int32: tokens of
   other texts that are searched as well, `NONE` between two texts. What is not
-  in the target's vocabulary counts as `NONE`.
-
-  Args:
-    nodes: most nodes of a tree.
-    depth: tokens of a continuation.
-    num_paths: latest occurrences that are counted.
-    max_ngram: tokens that are compared, at most.
-    min_probability: of a node.
-    nodes_per_match: most nodes for each token of the match.
-
-  Returns:
-    The drafter.
+  in the target's vocabulary counts as `NONE`. Sizes: see `methods.suffix`.
   """
   return _drafter(nodes, depth, num_paths, max_ngram, min_probability,
                   nodes_per_match)
@@ -139,18 +121,10 @@ def _of_row(layout, num_paths, max_ngram, least, per_match, text: Array,
 
 
 def occurrences(text, length, count: int, max_ngram: int, depth: int):
-  """The latest occurrences of a text's last tokens, longest matches first.
+  """Returns the latest occurrences of a text's last tokens, longest first.
 
-  Args:
-    text: `[S]` int32.
-    length: `[]` int32, its tokens.
-    count: R, occurrences.
-    max_ngram: tokens that are compared, at most.
-    depth: D, tokens that are read after an occurrence.
-
-  Returns:
-    tokens that agree `[R]` int32, 0 for no occurrence; what comes after
-    `[R, D]` int32; and which of these tokens there are `[R, D]` bool.
+  Of `text [S]` with `length []` tokens: how many tokens agree, `[R]` int32, 0
+  for no occurrence; what comes after, `[R, D]`; and which of that there is.
   """
   places = jnp.arange(len(text))
   back = jnp.arange(max_ngram)[None]
@@ -172,16 +146,10 @@ def occurrences(text, length, count: int, max_ngram: int, depth: int):
 
 
 def _probability(paths, alive, least):
-  """Shares of the paths that go through each node.
+  """Returns shares `[R, D]` of the paths that go through each node.
 
-  Args:
-    paths: `[R, D]` int32.
-    alive: `[R, D]` bool, which of these tokens count.
-    least: smaller shares are 0.
-
-  Returns:
-    `[R, D]` float32, 0 of all but the first path through a node; and `[R, D]`
-    int32, that path.
+  They are 0 below `least`, and of all but the first path through a node, which
+  is the second result `[R, D]`. `alive [R, D]` says which tokens count.
   """
   equal = (paths[:, None] == paths[None]) & alive[:, None] & alive[None]
   through = jnp.cumprod(equal, axis=-1).astype(bool)

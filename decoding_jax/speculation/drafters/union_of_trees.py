@@ -29,22 +29,16 @@ from decoding_jax.validation import protocols
 
 @functools.lru_cache(maxsize=None)
 def merged(*drafters: Drafter) -> Drafter:
-  """The drafter that proposes the trees of several drafters as one.
+  """Makes the drafter that proposes the trees of several drafters as one.
 
-  Drafters that ask a language model all ask the draft model of `dj.generate`,
-  whose cache is all that they may carry. As the accepted path may be another
-  one's, that model reads it again: one more forward a step. A head on the
-  target's features reads what was committed in any case.
+  Siblings are tested in the order of the drafters. Those that ask a language
+  model all ask the draft model of `dj.generate`, whose cache is all that they
+  may carry. As the accepted path may be another one's, that model reads it
+  again: one more forward a step. A head reads what was committed in any case.
 
   `draft_params` of `dj.generate` are those of the draft model, and the other
   drafters begin with nothing. If there is no draft model they are a tuple, for
   each drafter what it begins with, or None.
-
-  Args:
-    *drafters: two or more; siblings are tested in their order.
-
-  Returns:
-    The drafter.
 
   Raises:
     ValueError: for fewer than two, or something that is no drafter.
@@ -75,14 +69,10 @@ def _draft_calls(drafters, draft):
 
 
 def join(trees) -> tuple[DraftTree, jax.Array]:
-  """Joins trees at their root, those of all rows.
+  """Joins trees of the same roots, the nodes of the first one in front.
 
-  Args:
-    trees: of the same roots.
-
-  Returns:
-    The tree, the nodes of the first one in front; and `[B, M]` int32, for each
-    node the one of the same text that is tested in its place, or itself.
+  Returns the tree, and `[B, M]` int32, for each node the one of the same text
+  that is tested in its place, or itself.
   """
   root = trees[0]
   tokens, valid = (jnp.concatenate([x[:, :1], *(y[:, 1:] for y in ys)], axis=1)

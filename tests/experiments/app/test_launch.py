@@ -1,4 +1,4 @@
-"""Tests of `app.launch` and `evaluation.results_store`."""
+"""Tests of `app.launch` and `harness.store`."""
 
 import json
 import math
@@ -19,7 +19,7 @@ import pytest
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import multihost
-from experiments.evaluation import results_store
+from experiments.harness import store as results_store
 from experiments.timing import stopwatch
 from models import tabular
 

@@ -15,9 +15,9 @@ import pytest
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.data import prompt_tasks
-from experiments.evaluation import cells
+from experiments.evaluation import tree_cells
 from experiments.evaluation import method_grid
-from experiments.evaluation import results_store
+from experiments.harness import store as results_store
 from models import checkpoints
 from models import transformer
 from models.text import tokenizers
@@ -96,7 +96,7 @@ def alone(config, path):
   settings = runpy.run_path(str(config))["get_config"]()
   pair = helpers.load_pair(settings.target, settings.draft)
   methods, _ = method_grid.from_config(settings)
-  return cells.measure(settings, pair, methods, prompt_tasks.load(
+  return tree_cells.measure(settings, pair, methods, prompt_tasks.load(
       settings, pair), path)
 
 

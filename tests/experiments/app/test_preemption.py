@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from experiments.evaluation import results_store as results
+from experiments.harness import store as results
 from support import helpers
 
 _PROGRAM = '''
 import pathlib, sys, time
 import jax
 from experiments.app import launch, preemption
-from experiments.evaluation import results_store as results, run
+from experiments.harness import cells, store as results
 
 folder = pathlib.Path(sys.argv.pop())
 preemption.PATIENCE = 1.0
@@ -39,7 +39,7 @@ _LATE = '''with preemption.defer_signals():
     results.append(folder / results.RESULTS, {"cell": 2})'''
 _WAYS = {
     "main thread": "jax.block_until_ready(endless(0))",
-    "warm-up": "run.warm_up(['a', 'b'], [1], lambda *_: endless, [0], 2)",
+    "warm-up": "cells.warm_up({x: lambda: endless(0) for x in 'ab'}, 2)",
     "deferred": '''with preemption.deferred():
     jax.block_until_ready(endless(0))''',
     "error on the way": '''try:

@@ -94,14 +94,8 @@ def test_more_prompts_extend_fewer(root, tokenizer):
 
 def test_references_follow_prompts(root, tokenizer):
   prompts = python_corpus.prompts(tokenizer, 5, 14, 7, root=root)
-  references = python_corpus.references(tokenizer, 5, 14, 7, root=root)
-  texts = [
-      text for _, text in python_corpus.modules(python_corpus.HELD_OUT, root)
-  ]
-  for prompt, reference in zip(prompts, references):
-    assert len(prompt) == 14 and len(reference) == 7
-    whole = tokenizer.decode(prompt + reference)
-    assert any(whole in text for text in texts)
+  assert prompts == [x[:14] for x in python_corpus.prompts(
+      tokenizer, 5, 21, root=root)]
 
 
 def test_too_many_prompts(root, tokenizer):

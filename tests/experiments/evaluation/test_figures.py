@@ -5,7 +5,8 @@ import numpy as np
 from PIL import Image
 
 from experiments.app import text_tables
-from experiments.evaluation import figures
+from experiments.evaluation import tree_tables
+from experiments.harness import figures
 from support import tiny_records
 
 
@@ -13,19 +14,6 @@ def _tree(experiment, point, label, nodes, value):
   return {"experiment": experiment, "point": point, "label": label,
           "temperature": 1.0, "nodes": nodes, "metric": "mbsu", "value": value,
           "low": None, "high": None}
-
-
-def test_figures_are_written(tmp_path):
-  trees = [_tree("budget", 4, label, 4, 1.5) | {"metric": metric}
-           for label in ("SD", "new method") for metric in figures.METRICS]
-  paths = figures.write(tmp_path, trees)
-  assert [path.name for path in paths] == [
-      f"{name}.{kind}" for name in ("block_efficiency", "mbsu",
-                                    "token_rate_ratio")
-      for kind in ("png", "pdf")]
-  for path in paths:
-    assert path.read_bytes().startswith(
-        b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
 
 
 def _series(ax):
@@ -43,7 +31,7 @@ def test_trees_are_drawn_where_they_are():
            _tree("length", 2, "RSD-S", 9, 1.75),
            *(_tree("budget", n, "SD", 5, 2.5) for n in (8, 64)),
            *(_tree("budget", n, "new", n - 1, n / 8) for n in (64, 8))]
-  fig = figures.chart({place: figures.of_trees("", some) for place, some in (
+  fig = figures.chart({place: tree_tables.panel("", some) for place, some in (
       text_tables.grouped(trees, "temperature", "experiment").items())}, "MBSU")
   length, budget = map(_series, fig.axes)
   assert length["SD"][:2] == ([2, 4], [1.5, 2])
@@ -66,11 +54,9 @@ def test_methods_have_colours_of_their_own():
 
 
 def test_colours_of_few_points_are_in_the_file(tmp_path):
-  fig = figures.chart({(0, 0): figures.Panel({})}, "")
-  ax, = fig.axes
   used = figures.styles([*map(str, range(16))])
-  for x, (label, style) in enumerate(used.items()):
-    figures.draw(ax, [x], [[1, 0.9, 1.1]], label, style)
+  fig = figures.chart({(0, 0): figures.Panel({
+      label: [(x, [1, 0.9, 1.1])] for x, label in enumerate(used)})}, "")
   figures.save_png(fig, tmp_path / "a.png")
   image = Image.open(tmp_path / "a.png").convert("RGB")
   there = np.array([color for _, color in image.getcolors()])
@@ -91,14 +77,10 @@ def test_numbers_of_a_logarithmic_axis_are_plain():
   assert not ax.get_xticklabels(minor=True)
 
 
-def test_nothing_to_draw(tmp_path):
-  assert figures.write(tmp_path, []) == []
-
-
 def test_a_panel_has_all_categories_and_the_fastest_sizes():
   slow = tiny_records.record("speculative(4)", [9.0] * 3)
   cells = tiny_records.cells([*tiny_records.records(), slow])
-  fig = figures.chart({(0, 0): figures.of_categories("", [
+  fig = figures.chart({(0, 0): tree_tables.panel_of_categories("", [
       r for r in cells if r["metric"] == "token_rate_ratio"
       and r["method"] != "autoregressive"])}, "speed-up")
   ax, = fig.axes
@@ -107,12 +89,3 @@ def test_a_panel_has_all_categories_and_the_fastest_sizes():
   assert labels == ["SD", "RSD-C"]
   chain = ax.containers[labels.index("SD")].lines[0].get_ydata()
   assert [round(y, 2) for y in chain] == [1.67, 1.54, 1.58]
-
-
-def test_the_figure_by_category_is_written(tmp_path):
-  paths = figures.write_by_category(tmp_path, tiny_records.cells())
-  assert [path.name for path in paths] == ["speed_up_by_category.png",
-                                           "speed_up_by_category.pdf"]
-  assert all(path.stat().st_size for path in paths)
-  assert not figures.write_by_category(tmp_path,
-                                       tiny_records.cells(categories=None))

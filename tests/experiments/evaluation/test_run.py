@@ -12,11 +12,12 @@ from configs import rsd as rsd_config
 from experiments.app import method_specs
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
-from experiments.evaluation import cells
 from experiments.evaluation import method_grid
-from experiments.evaluation import record_figures
-from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import tree_cells
+from experiments.evaluation import tree_figures
 from experiments.evaluation import tree_tables
+from experiments.harness import batches as batches_lib
+from experiments.harness import cells
 from experiments.scoring import text_metrics
 from support import helpers
 from support.tiny_tasks import jsonl, make_config
@@ -47,24 +48,13 @@ def test_members_are_all_rows():
   assert got == {4: [0, 2, 4], 9: [1, 3], 30: [5]}
 
 
-def test_programs_that_are_left_to_compile_are_told():
-  shapes, temperatures = [0, 0, 0], [0.0, 0.3, 1.0]
-  assert evaluation_run.num_programs(["a", "b"], temperatures, shapes) == 12
-  assert evaluation_run.num_programs(["a"], temperatures[1:], shapes) == 3
-  # Of three programs each, so that one takes 20 seconds, two at a time.
-  seconds = {("base", False): 50.0, ("base", True): 70.0}
-  assert evaluation_run.compile_note(12, seconds, 3, 2) == (
-      "12 programs to compile, about 2 min")
-  assert evaluation_run.compile_note(1, seconds, 3, 2).endswith("about 1 min")
-
-
 def test_ragged_batches():
   config = rsd_config.get_config()
   config.update(batch=2, buckets=2)
   rows = [[1] * n for n in (3, 9, 4, 8, 2)]
-  batches, places = evaluation_run.make_batches(config, rows)
+  batches, places = batches_lib.make(config, rows)
   assert [b[1].shape for b in batches] == [(2, 4), (2, 4), (2, 9)]
-  shapes = evaluation_run.one_of_each_shape(batches)
+  shapes = batches_lib.one_of_each_shape(batches)
   assert [b[1].shape[1] for b in shapes] == [4, 9]
   found = [(key, row[:n]) for keys, prompts_, lengths in batches
            for key, row, n in zip(keys, prompts_, lengths)]
@@ -81,16 +71,15 @@ def test_ragged_batches():
 def test_texts_of_a_length_share_a_batch():
   config = make_config("text", "", batch=2, buckets=2)
   rows = [[1], [2], [3, 3], [4, 4], [5, 5], [6, 6]]
-  batches, places = evaluation_run.make_batches(config, rows,
-                                                [9, 9, 7, 2, 7, 3])
+  batches, places = batches_lib.make(config, rows, [9, 9, 7, 2, 7, 3])
   assert [b[1][:, 0].tolist() for b in batches] == [[1, 2], [4, 6], [3, 5]]
   assert places.tolist() == [0, 1, 4, 2, 5, 3]
-  assert evaluation_run.max_rows(2, 1, False) == 1
+  assert batches_lib.max_rows(2, 1, False) == 1
   config.update(prompts=9, batch=8, queue=9)
-  assert evaluation_run.max_rows(8, 9, True) == 8 + 4
+  assert batches_lib.max_rows(8, 9, True) == 8 + 4
   config.update(batch=2, queue=0)
   # Keys go by the prompt, not by the place.
-  plain, _ = evaluation_run.make_batches(config, rows)
+  plain, _ = batches_lib.make(config, rows)
   np.testing.assert_array_equal(jax.random.key_data(batches[1][0])[0],
                                 jax.random.key_data(plain[1][0])[1])
 
@@ -106,17 +95,18 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  found = cells.measure(config, pair, methods, examples, tmp_path / "results")
+  found = tree_cells.measure(config, pair, methods, examples,
+                             tmp_path / "results")
   assert [r["tree_nodes"] for r in found] == [0, 4, 2, 3]
   for record in found:
     assert record["draft_calls"] == [0, 0]
     assert record["metrics"]["mbsu"] == record["metrics"]["block_efficiency"]
-  rows = record_figures.long_records(found, None, 0.1)
+  rows = tree_figures.long_records(found, None, 0.1)
   trees = tree_tables.best(rows, points)
-  text = tree_tables.terminal(rows, trees, 1e9)
+  text = tree_tables.terminal(rows, trees)
   for label in ("Token Recycling", "prompt lookup", "suffix decoding"):
     assert f"  {label} " in text
-  tree_tables.write(tmp_path, rows, trees, 1e9, "", {})
+  tree_tables.write(tmp_path, rows, trees, "", {})
   assert "suffix(3x2, " in (tmp_path / "summary.md").read_text()
 
 
@@ -128,13 +118,15 @@ def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  found = cells.measure(config, pair, methods, examples, tmp_path / "results")
+  found = tree_cells.measure(config, pair, methods, examples,
+                             tmp_path / "results")
   assert [r["depth"] for r in found] == [0, 2]
   assert found[1]["draft_calls"] == [2 * n for n in found[1]["target_calls"]]
-  rows = record_figures.long_records(found, None, 0.1)
-  text = tree_tables.terminal(rows, tree_tables.best(rows, points), 1e9)
+  rows = tree_figures.long_records(found, None, 0.1)
+  text = tree_tables.terminal(rows, tree_tables.best(rows, points))
   assert "  PEARL " in text
-  assert "mean accepted tokens" in str(tree_tables.results(rows))
+  tree_tables.write(tmp_path, rows, [], "", {})
+  assert "mean accepted tokens" in (tmp_path / "summary.md").read_text()
   record = found[1]
   runs = sum(record["target_calls"]) - record["post_verify_calls"]
   accepted = np.array(record["accepted_by_depth"]).sum(axis=0) @ [0, 1, 2]
@@ -155,7 +147,8 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
   size = generate_lib._generate.num_programs  # pylint: disable=protected-access
   before = size()
-  found = cells.measure(config, pair, methods, examples, tmp_path / "results")
+  found = tree_cells.measure(config, pair, methods, examples,
+                             tmp_path / "results")
   assert size() - before <= len(methods) * config.buckets
   assert [record["method"] for record in found] == [m.name for m in methods]
   for record in found:
@@ -168,12 +161,13 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
         [text.lstrip().split("\n")[0].strip() for text in record["texts"]],
         ["y"] * 5)
   # What has a result is not run again.
-  again = cells.measure(config, pair, methods, examples, tmp_path / "results")
+  again = tree_cells.measure(config, pair, methods, examples,
+                             tmp_path / "results")
   assert again == found
   # From a queue come the same texts; the three short prompts have one.
   config.queue = 4
-  queued, = cells.measure(config, pair, methods[:1], examples,
-                          tmp_path / "queued")
+  queued, = tree_cells.measure(config, pair, methods[:1], examples,
+                               tmp_path / "queued")
   assert queued["texts"] == found[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
@@ -181,29 +175,30 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
 
 def test_seconds_of_each_prompt_and_of_its_baseline():
   """Of two prompts, the second of which is decoded first."""
-  def out(seconds, *tokens):
+  def out(*tokens):
     stats = types.SimpleNamespace(emitted=np.array(tokens))
-    return types.SimpleNamespace(stats=stats, lengths=tokens), seconds
+    return types.SimpleNamespace(stats=stats, lengths=tokens)
 
-  by_prompt = evaluation_run._by_prompt
+  by_prompt = tree_cells._by_prompt
   rows = np.array([1, 0])
-  timings, references = [out(2.0, 8), out(1.0, 6)], [out(4.0, 8), out(1.5, 5)]
-  assert by_prompt(timings, references, rows) == {
+  references = [(out(8), 4.0), (out(5), 1.5)]
+  timed = cells.Timed([out(8), out(6)], [2.0, 1.0], references)
+  assert by_prompt(timed, rows) == {
       "prompt_seconds": [1.0, 2.0], "plain_seconds": [1.5, 4.0],
       "plain_tokens": [5, 8]}
-  assert by_prompt(timings, references[:1], rows) == {
+  assert by_prompt(timed._replace(references=references[:1]), rows) == {
       "prompt_seconds": [1.0, 2.0]}
   # Prompts that share a batch have no seconds of their own.
-  assert by_prompt([out(2.0, 8, 6), out(1.0, 6, 6)], references, rows) == {}
+  assert by_prompt(timed._replace(outputs=[out(8, 6), out(6, 6)]), rows) == {}
 
 
 def test_a_draft_at_its_own_temperature(monkeypatch):
   given = []
-  monkeypatch.setattr(evaluation_run.mesh_lib, "generate",
+  monkeypatch.setattr(tree_cells.mesh, "generate",
                       lambda *_, **kwargs: given.append(kwargs))
   config = rsd_config.get_config()
   for config.draft_temperature in (0.0, 0.7):
-    evaluation_run.decoder(config, None, None, None, 0.3)((None, None, None))
+    tree_cells.decoder(config, None, None, None, 0.3)((None, None, None))
   assert [x["sampling"].temperature for x in given] == [0.3, 0.3]
   assert [x["draft_sampling"] and x["draft_sampling"].temperature
           for x in given] == [None, 0.7]

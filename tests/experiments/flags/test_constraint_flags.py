@@ -110,8 +110,9 @@ def test_a_grammar_in_a_file(applied, tmp_path, capsys):
   pytest.importorskip("llguidance")
   pytest.importorskip("xgrammar")
   path = tmp_path / "grammar"
-  for text, engine in (('start: "[" start? "]"', "llguidance"),
-                       ('root ::= "[" root? "]"', "xgrammar")):
+  for text, engine in (
+      ('// Not root ::= x.\nstart: "[" start? "]"', "llguidance"),
+      ('# Brackets.\nroot   ::= "[" inner\ninner  ::= root? "]"', "xgrammar")):
     path.write_text(text)
     pair = applied(grammar=str(path))
     found, ended = completion(pair)

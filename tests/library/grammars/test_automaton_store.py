@@ -52,6 +52,10 @@ def test_a_file_that_was_cut_short_is_replaced(tmp_path):
   again, was_there = make()
   assert not was_there and make()[1]
   check_same(again, first)
+  with pytest.warns(UserWarning, match="cannot be kept"):
+    again, was_there = processors.stored(path / "no_folder", processors.regex,
+                                         "a", PIECES, 0)
+  assert not was_there
 
 
 def test_nothing_is_kept_of_what_fails(tmp_path):

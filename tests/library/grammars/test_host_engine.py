@@ -4,6 +4,7 @@ The grammar is one that no automaton holds: brackets that match, nested without
 end. Its distribution is enumerated by counting brackets.
 """
 
+import json
 import sys
 
 import jax
@@ -360,6 +361,9 @@ def test_special_tokens_of_lark(grammar, tokens, following):
                    processors.xgrammar_engine.gbnf)),
     (processors.llguidance_engine.gbnf, "root ::= " + "(" * 1000,
      "1000 levels of brackets: at most 100"),
+    (processors.xgrammar_engine.json_schema,
+     json.dumps({"items": {"enum": list(range(10_001))}}),
+     "10001 values of 'enum': at most 10000"),
     (processors.llguidance_engine.lark, f'start: "{"a" * 2**20}"',
      "1048585 bytes: at most 1048576")], ids=lambda x: getattr(
          x, "__name__", str(x)[:30]))

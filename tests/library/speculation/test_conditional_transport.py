@@ -9,10 +9,11 @@ import pytest
 
 from decoding_jax import beam
 import decoding_jax as dj
-from decoding_jax.speculation import conditional_transport, drafters
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
-from decoding_jax.speculation import traversal, verifiers
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import verifiers
+from decoding_jax.speculation.verifiers import conditional_transport, traversal
 from models.testing import drafter_conformance, exactness
 from support import acceptance_bounds, enumerated_trees, helpers
 

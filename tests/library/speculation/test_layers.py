@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders, layers, traversal, verifiers
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import expanders, tree as tree_lib, verifiers
+from decoding_jax.speculation.verifiers import layers, traversal
 from models.testing import exactness
 from support import enumerated_trees, helpers
 from support.example_methods import each

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders, path_blocks
-from decoding_jax.speculation import traversal, verifiers
+from decoding_jax.speculation import expanders, verifiers
+from decoding_jax.speculation.verifiers import path_blocks, traversal
 from decoding_jax.types import DraftTree
 from models.testing import exactness
 from support import acceptance_bounds, enumerated_trees, helpers

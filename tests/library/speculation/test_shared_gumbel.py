@@ -9,8 +9,9 @@ import decoding_jax as dj
 from decoding_jax.kernels import random
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
-from decoding_jax.speculation import shared_gumbel
-from decoding_jax.speculation import traversal
+from decoding_jax.speculation import shared_noise
+from decoding_jax.speculation.verifiers import shared_gumbel
+from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.speculation import verifiers
 from models import tabular
 from models.testing import drafter_conformance, exactness
@@ -37,8 +38,8 @@ def generate(method, target, draft, keys, new=NEW, **kwargs):
 
 def oracle(target, keys):
   """The same texts from the definition, token after token."""
-  noise_keys = shared_gumbel.noise_keys(keys, jnp.ones(len(keys), jnp.int32),
-                                        NEW - 1)
+  noise_keys = shared_noise.noise_keys(keys, jnp.ones(len(keys), jnp.int32),
+                                       NEW - 1)
   noise = np.asarray(jax.vmap(jax.vmap(lambda key: random.gumbel(key, V)))(
       noise_keys))
   texts = np.zeros((len(keys), 1 + NEW), np.int32)
@@ -94,8 +95,8 @@ def test_a_draft_like_the_target_is_always_accepted():
 
 def test_control_noise_that_is_used_again(monkeypatch):
   """The same noise in all steps: of tokens, the distribution; not of texts."""
-  keys_of = shared_gumbel.noise_keys
-  monkeypatch.setattr(shared_gumbel, "noise_keys",
+  keys_of = shared_noise.noise_keys
+  monkeypatch.setattr(shared_noise, "noise_keys",
                       lambda keys, length, depth: keys_of(keys, 0 * length,
                                                           depth))
   # New functions, so that no program compiled with this is used elsewhere.
@@ -132,7 +133,7 @@ def test_exponential_races_are_the_same_rule():
   target, draft = exactness.random_tables(V, 2, 1)
   keys = jax.random.split(jax.random.key(5), 64)
   found = generate(METHODS[0], target, draft, keys)
-  noise_keys = shared_gumbel.noise_keys(keys, jnp.ones(64, jnp.int32), NEW - 1)
+  noise_keys = shared_noise.noise_keys(keys, jnp.ones(64, jnp.int32), NEW - 1)
   times = np.exp(-np.asarray(jax.vmap(jax.vmap(
       lambda key: random.gumbel(key, V)))(noise_keys)))
   with np.errstate(divide="ignore"):

@@ -15,8 +15,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
-from decoding_jax.speculation import paths as paths_lib
-from decoding_jax.speculation import traversal
+from decoding_jax.speculation.verifiers import paths as paths_lib
+from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
 from support.enumerated_trees import (continued, joint_distribution, run, shape,

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import rsd
 import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.speculation import drafters
@@ -197,14 +196,6 @@ def test_wrong_pairs_are_refused(drafter, rule, words):
     verifiers.pair(drafter, OF_PAIRS[rule])
 
 
-@pytest.mark.parametrize("kind", [dj.Drafter, dj.Expander, dj.Verifier])
-def test_former_flags_name_what_replaces_them(kind):
-  field = "takes" if kind is dj.Verifier else "draws"
-  words = rf"{kind.__name__}\(sampled=True\): .* {kind.__name__}.{field}, of "
-  with pytest.raises(TypeError, match=words):
-    kind(replacement=False, sampled=True)
-
-
 def test_a_verifier_has_to_say_what_it_takes():
   with pytest.raises(TypeError, match="takes"):
     dj.Verifier(verifiers.recursive(False).rule)
@@ -219,7 +210,6 @@ def test_the_table_of_rules():
     assert suffix == ("" if name == verifiers.USUAL else f", {name}")
     for alias in filter(None, [rule.alias]):
       assert verifiers.of_name(alias, dj.Draws) == (suffix, verifier, draws)
-  assert {*rsd._VERIFICATIONS, *rsd._OF_SAMPLES} == {*verifiers.RULES}
   page = pathlib.Path("docs/methods.md").read_text("utf-8")
   rows = [line.split("|")[1] for line in page.split("## Verification")[1].split(
       "\n## ")[0].splitlines() if line.startswith("| `")]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from experiments.data import prompt_tasks
-from experiments.evaluation import results_store
+from experiments.harness import store as results_store
 from models.text import chat_template
 from support.tiny_tasks import jsonl, make_config, make_pair
 

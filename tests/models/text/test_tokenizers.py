@@ -5,6 +5,7 @@ import json
 import pytest
 import tokenizers as library
 
+from models.huggingface import tensor_files
 from models.text import batching
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -174,6 +175,31 @@ def test_patterns_that_backtrack_without_end(tokenizer, tmp_path):
     tokenizers.load(tmp_path)
 
 
+def test_a_normalizer_that_grows_is_refused_before_it_runs(tokenizer, tmp_path):
+  path = tmp_path / tokenizers.FILE
+  fields = json.loads(tokenizer.to_str())
+  for size in (5, 1000):
+    fields["normalizer"] = {"type": "Sequence", "normalizers": 4 * [{
+        "type": "Replace", "pattern": {"String": "a"}, "content": "a" * size}]}
+    path.write_text(json.dumps(fields))
+    if size == 5:
+      assert tokenizers.load(tmp_path).encode("a").ids
+  with pytest.raises(ValueError, match="json': its normalizer may make a text "
+                     r"1e\+12 times as long; at most 1024 is allowed"):
+    tokenizers.load(tmp_path)
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path):
+  for name, read in ((tokenizers.FILE, tokenizers.load),
+                     ("model.safetensors", tensor_files.tensors),
+                     ("pytorch_model.bin", tensor_files.tensors)):
+    folder = tmp_path / name[:5]
+    folder.mkdir()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ValueError, match=f"{name}' is a pointer of Git LFS"):
+      read(folder)
+
+
 @pytest.mark.parametrize("value, message", [
     ("2", "eos_token_id='2': a value of type int or list"),
     ({}, r"eos_token_id=\{\}: a value of type int or list"),
@@ -202,6 +228,19 @@ def test_settings_of_other_types(tokenizer, tmp_path, fields, message):
   (tmp_path / tokenizers.CONFIG).write_text(json.dumps(fields))
   with pytest.raises(ValueError, match=message):
     tokenizers.eos_id(tokenizers.load(tmp_path), tmp_path)
+
+
+def test_ids_of_a_model_are_copied_with_its_tokenizer(tokenizer, tmp_path):
+  source, folder = tmp_path / "source", tmp_path / "copy"
+  tokenizers.save(tokenizer, source)
+  (source / "config.json").write_text(
+      '{"bos_token_id": 1, "eos_token_id": [2, 3]}')
+  assert tokenizers.copy(source, folder) == 2
+  assert tokenizers.bos_id(tokenizer, folder) == 1
+  assert tokenizers.eos_ids(tokenizer, folder) == (2, 3)
+  (folder / tokenizers.CONFIG).write_text(
+      json.dumps({"bos_token": tokenizers.EOS}))
+  assert tokenizers.bos_id(tokenizer, folder) == 0
 
 
 def test_vocabulary_and_merges(tokenizer, tmp_path):

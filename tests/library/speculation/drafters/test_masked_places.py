@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import (drafters, expanders, shared_gumbel,
-                                      tree_decoder)
+from decoding_jax.speculation import drafters, expanders, tree_decoder
 from decoding_jax.speculation.drafters import masked_places
+from decoding_jax.speculation.verifiers import shared_gumbel
 from decoding_jax.types import DecodeState, PAD
 from models import tabular
 from models.testing import drafter_conformance, exactness

@@ -1,4 +1,4 @@
-"""Decodes examples of canvas tasks by one method, and times it."""
+"""The cells of `experiments.diffusion`: each method on examples of tasks."""
 
 import ast
 import functools
@@ -10,6 +10,7 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.data import canvas_tasks
+from experiments.harness import cells
 from experiments.scoring import intervals
 from experiments.timing import stopwatch
 from models.text import tokenizers
@@ -36,23 +37,18 @@ def read(spec: str) -> dj.canvas.Method:
 
 
 def decoder(config, model, params, method, method_params=None, **more):
-  """Returns `(keys, prompts, lengths[, canvases]) -> Filled` of a method.
+  """Returns `(keys, prompts, lengths) -> Filled` of a method.
 
-  Args:
-    config: `block`, `temperature` and `eos`.
-    model: a `dj.canvas.MaskedModel`.
-    params: its parameters.
-    method: a `dj.canvas.Method`.
-    method_params: of Learn2PD; given to methods that need them.
-    **more: of `dj.canvas.generate`, instead of what is chosen here.
+  `method_params` are those of Learn2PD; `**more`, of `dj.canvas.generate`,
+  replaces what the config says.
   """
   eos_id = canvas_tasks.WORDS.index(tokenizers.EOS)
-  given = dict(
+  arguments = dict(
       method=method, model=model, params=params, length=canvas_tasks.CANVAS,
       block=config.block, sampling=dj.Sampling(config.temperature),
       method_params=method_params if method.needs_params else None,
       eos_id=eos_id if config.eos or method.ends_text else None)
-  return functools.partial(dj.canvas.generate, **{**given, **more})
+  return functools.partial(dj.canvas.generate, **{**arguments, **more})
 
 
 def make_batches(examples, size, seed):
@@ -65,31 +61,52 @@ def make_batches(examples, size, seed):
           for i in range(0, len(examples), size)]
 
 
-def run(method, decode, baseline, batches, examples) -> dict:
-  """Decodes all batches with programs that are compiled already.
+def measure(config, methods, decoders, train_filter, examples, path) -> list:
+  """Measures what has no record yet; the baseline is the first of the methods.
 
   Args:
-    method: its name.
-    decode: of `decoder`.
-    baseline: the same of the method that others are compared with.
-    batches: of `make_batches`.
+    config: `batch` and `seed`.
+    methods: of `read`.
+    decoders: `(method, method_params=...) -> decoder`.
+    train_filter: `() -> params` of Learn2PD.
     examples: of `canvas_tasks.draw`.
+    path: file of the records.
 
   Returns:
-    A record of JSON values: of each example `right`, `tokens` and its
-    `emitted` tokens up to the end of the text, `forwards` and `steps`; of each
-    batch `seconds`, and the `reference_seconds` of the baseline next to it.
+    Records with `metrics`.
   """
-  found, seconds, references = [], [], []
-  for batch in batches:
-    references.append(stopwatch.timed(baseline, *batch)[1])
-    out, time = stopwatch.timed(decode, *batch)
-    found.append(jax.device_get(out))
-    seconds.append(time)
-  gather = lambda name: np.concatenate([getattr(x, name) for x in found])
+  batches = make_batches(examples, config.batch, config.seed)
+  filters = functools.cache(train_filter)
+
+  def decode(method):
+    decoded = decoders(method, method_params=filters() if method.needs_params
+                       else None)
+    return lambda batch: decoded(*batch)
+
+  warm_up = lambda method: lambda: decode(method)(batches[0])
+
+  def record(method, *_):
+    return counts(cells.timed(decode(method), decode(methods[0]), batches,
+                              len(batches), stopwatch.timed), examples)
+
+  records = cells.run(
+      [cells.Cell({"method": x.name}, functools.partial(record, x), x.name,
+                  warm_up(x)) for x in methods],
+      path, "tokens", first={methods[0].name: warm_up(methods[0])})
+  return [{**x, "metrics": figures(x, records[0], config.seed)}
+          for x in records]
+
+
+def counts(timed, examples) -> dict:
+  """Returns counts of each example and seconds of each batch, for JSON.
+
+  `emitted` are the tokens up to the end of the text; `reference_seconds` those
+  of the baseline next to a batch.
+  """
+  outputs = jax.device_get(timed.outputs)
+  gather = lambda name: np.concatenate([getattr(x, name) for x in outputs])
   tokens = gather("tokens")
   return {
-      "method": method,
       "tasks": [example[0] for example in examples],
       "right": [bool(canvas_tasks.is_right(example, row))
                 for example, row in zip(examples, tokens)],
@@ -98,33 +115,31 @@ def run(method, decode, baseline, batches, examples) -> dict:
                   for row in tokens],
       "forwards": gather("forwards").tolist(),
       "steps": gather("steps").tolist(),
-      "seconds": seconds,
-      "reference_seconds": references,
-  }
+      "seconds": timed.seconds,
+      "reference_seconds": [seconds for _, seconds in timed.references]}
 
 
 def figures(record, baseline, seed) -> dict[str, list]:
-  """Returns accuracy, forwards a token, rates, each with its 95 % interval.
+  """Returns accuracy, forwards a token and rates, with 95 % intervals.
 
-  Args:
-    record: of `run`.
-    baseline: that of the method that others are compared with.
-    seed: of the intervals.
+  The speed-up is over `baseline_rate`, that of the baseline's record timed in
+  the course of this one.
   """
   right, emitted = (np.array(record[name], float)
                     for name in ("right", "emitted"))
   forwards, rows = np.array(record["forwards"], float), len(right)
-  seconds = np.array(record["seconds"])
+  seconds, references = (np.array(record[name]) for name in (
+      "seconds", "reference_seconds"))
   # Batches are the unit: what this method writes a second over the baseline.
   starts = np.arange(0, rows, -(-rows // len(seconds)))
   per_batch = np.add.reduceat(emitted, starts)
   base = np.add.reduceat(np.array(baseline["emitted"], float), starts)
-  ratio = (per_batch / seconds) / (base / np.array(record["reference_seconds"]))
+  ratio = (per_batch / seconds) / (base / references)
   pair = lambda x, y: intervals.json_values(intervals.interval(x, y, seed))
   return {
       "accuracy": pair(right, np.ones(rows)),
       "forwards_per_token": pair(forwards, emitted),
       "tokens_per_forward": pair(emitted, forwards),
       "tokens_per_second": pair(per_batch, seconds),
-      "speed_up": pair(ratio, np.ones(len(ratio))),
-  }
+      "baseline_rate": [base.sum() / references.sum()],
+      "speed_up": pair(ratio, np.ones(len(ratio)))}

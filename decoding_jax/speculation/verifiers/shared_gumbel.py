@@ -24,62 +24,23 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import random
-from decoding_jax.speculation import paths, tree as tree_lib
-from decoding_jax.types import (Array, DecodeState, Draws, DraftTree, Expander,
-                                Layout, NONE, Verdict, Verifier)
-
-# Not the number of any step, by which a row's key is folded elsewhere.
-_STREAM = 2**32 - 1
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import paths
+from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE, Verdict,
+                                Verifier)
 
 
 @functools.lru_cache(maxsize=None)
 def verifier() -> Verifier:
-  """Draws the target's tokens with the noise that the children were drawn by.
-
-  Returns:
-    The verifier, for drafts with `Draws.SHARED_NOISE`.
-  """
+  """Returns the verifier for drafts with `Draws.SHARED_NOISE`."""
   return Verifier(None, frozenset({Draws.SHARED_NOISE}), walk)
-
-
-def noise_keys(keys, length, depth: int):
-  """Returns the keys of the Gumbel vectors of the next positions.
-
-  Args:
-    keys: `[B]` random keys, one a row, the same in all steps.
-    length: `[B]` int32, committed tokens.
-    depth: D, levels of a tree.
-
-  Returns:
-    `[B, D + 1]` random keys, for the children of nodes of level 0, 1, ..., D.
-    Those of a position are the same whichever step comes to it.
-  """
-  streams = jax.vmap(random.fold_in, (0, None))(keys, jnp.uint32(_STREAM))
-  positions = length[:, None] + jnp.arange(depth + 1)[None]
-  return jax.vmap(jax.vmap(random.fold_in, (None, 0)))(streams, positions)
-
-
-def keys_for(expander: Expander, state: DecodeState):
-  """Returns the `noise_keys` of a tree that an expander grows now, or None."""
-  if expander.draws != Draws.SHARED_NOISE:
-    return None
-  return noise_keys(state.keys, state.length, tree_lib.depth(expander.layout))
 
 
 def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
   """Follows the target's tokens for as long as they are children, in one row.
 
-  Args:
-    key: not used: the noise is that of `tree.noise_keys`.
-    layout: of the tree.
-    tree: a tree without its batch axis.
-    logits: `[M, V]`, the target's at each node.
-    warper: from logits to the target's distribution, without its batch axis.
-
-  Returns:
-    A verdict without its batch axis. For log t = (-1, -0.7, -2), g = (0.3, -1,
-    0.2) the token is 0, whatever the children are.
+  `key` is not used: the noise is that of `tree.noise_keys`. For log t = (-1,
+  -0.7, -2), g = (0.3, -1, 0.2) the token is 0, whatever the children are.
   """
   del key
 
@@ -99,15 +60,8 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
 
 
 class _Visit(NamedTuple):
-  """A node on the path.
-
-  Attributes:
-    level: `[]` int32, its depth.
-    node: `[]` int32.
-    token: `[]` int32, the target's after it.
-    child: `[]` int32, the child that has this token, or `NONE`.
-  """
-  level: Array
-  node: Array
-  token: Array
-  child: Array
+  """A node on the path."""
+  level: Array  # `[]` int32, its depth
+  node: Array  # `[]` int32
+  token: Array  # `[]` int32, the target's after it
+  child: Array  # `[]` int32, the child that has this token, or `NONE`

@@ -3,9 +3,7 @@
     run.json       settings, and the environment of each start
     results.jsonl  a line as soon as a result is computed
 
-A run that is killed at any moment resumes where it was, if its program skips
-the results that `read` returns. Of several processes only the first one reads
-and writes.
+Of several processes only the first one reads and writes.
 """
 
 import calendar
@@ -53,16 +51,16 @@ def open_workdir(workdir, settings, free=(), flag="--workdir", *,
       which results are computed.
     flag: the flag that the user chooses the folder with.
     results: names of the files and folders that hold results.
-    timed: whether results are timings, which another environment (device,
-      cores, kernels, versions) must not add to.
+    timed: whether results are timings, which another environment must not add
+      to.
     compiled: whether the folder keeps compiled programs, for the next start.
 
   Returns:
     The folder as a Path.
 
   Raises:
-    UserError: if the folder holds results of other or unknown settings, or, if
-      they are timed, of another environment; or if another process uses it.
+    UserError: if the folder holds results of other or unknown settings, or
+      timings of another environment; or if another process uses it.
   """
   if not str(workdir):
     raise launch.UserError(f"{flag} is empty: a folder is needed.")
@@ -75,28 +73,10 @@ def open_workdir(workdir, settings, free=(), flag="--workdir", *,
   return workdir
 
 
-def of_rsd(workdir):
-  """Returns settings and records of a run of `experiments.rsd`.
-
-  Raises:
-    UserError: if there is none in the folder.
-  """
-  try:
-    settings = json.loads((workdir / RUN).read_text())["settings"]
-  except (OSError, ValueError, LookupError) as e:
-    raise launch.UserError(f"--workdir={workdir}: no run of experiments.rsd "
-                           f"({e}).") from e
-  return settings, read(workdir / RESULTS, "method", "temperature", "metrics")
-
-
 def started_at(workdir) -> datetime.datetime:
-  """Returns when a run first started, the date that chat templates insert.
+  """Returns the local time of a run's first start, else the present.
 
-  Args:
-    workdir: see `open_workdir`, which reports a folder that is unusable.
-
-  Returns:
-    Local time of the first start; the present time if there was none.
+  Chat templates insert this date.
   """
   def first_start():
     try:
@@ -130,10 +110,11 @@ def _open(workdir, settings, free, flag, results, timed):
       raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
-  found = first_difference(*({k: v for k, v in x.items() if k not in free}
-                             for x in (record["settings"], settings)))
-  if found:
-    name, before, now = found
+  difference = first_difference(*(
+      {k: v for k, v in x.items() if k not in free}
+      for x in (record["settings"], settings)))
+  if difference:
+    name, before, now = difference
     raise launch.UserError(
         f"'{workdir}' has results of {name}={before!r}, not of {now!r}: choose "
         f"another {flag}, or the same settings.")
@@ -160,9 +141,10 @@ def _is_run(record):
 
 def _check_environment(workdir, old, new, flag):
   """Raises `UserError` if timings of two starts are not comparable."""
-  found = first_difference(*({k: x.get(k) for k in _TIMED} for x in (old, new)))
-  if found:
-    name, before, now = found
+  difference = first_difference(*({k: x.get(k) for k in _TIMED}
+                                  for x in (old, new)))
+  if difference:
+    name, before, now = difference
     raise launch.UserError(
         f"'{workdir}' has timings with {name}={before!r}; here it is {now!r}, "
         f"which may be faster or slower: choose another {flag}, or restore the "
@@ -170,10 +152,7 @@ def _check_environment(workdir, old, new, flag):
 
 
 def _lock(workdir):
-  """Locks a folder; raises `OSError` if another process is at work there.
-
-  File systems without locks are used unlocked.
-  """
+  """Locks a folder; raises `OSError` if another process is at work there."""
   key = workdir.resolve()
   if fcntl is None or key in _locks:
     return
@@ -184,16 +163,12 @@ def _lock(workdir):
     file.close()
     if e.errno in (errno.EACCES, errno.EAGAIN):
       raise OSError("another process is at work there") from e
-    return
+    return  # A file system without locks.
   _locks[key] = file
 
 
 def load(path):
-  """Returns the JSON object that `save` wrote, or {} if there is no file.
-
-  Raises:
-    UserError: if the file cannot be read.
-  """
+  """Returns the JSON object that `save` wrote, or {} if there is no file."""
   with launch.user_errors(OSError, ValueError):
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -210,9 +185,9 @@ def first_difference(old, new, prefix=""):
   for name in sorted({*old, *new}):
     a, b = old.get(name), new.get(name)
     if isinstance(a, dict) and isinstance(b, dict):
-      found = first_difference(a, b, f"{prefix}{name}.")
-      if found:
-        return found
+      inner = first_difference(a, b, f"{prefix}{name}.")
+      if inner:
+        return inner
     elif a != b:
       return prefix + name, a, b
   return None
@@ -238,18 +213,12 @@ def _installed(name):
 
 
 def read(path, *fields):
-  """Reads appended results; drops a last line that a kill has cut short.
+  """Reads results `path`, if any; drops a last line that a kill has cut short.
 
-  Args:
-    path: of the JSON lines; it need not exist. A torn last line is removed from
-      the file, so that the next result starts a line.
-    *fields: names that each result must have.
-
-  Returns:
-    List of dicts.
+  The torn line is removed from the file, so that the next result starts a line.
 
   Raises:
-    UserError: if any other line is not JSON, or lacks a field.
+    UserError: if another line is not JSON, or lacks one of the fields.
   """
   return multihost.from_first(lambda: _read(path, fields), launch.UserError)
 

@@ -38,7 +38,8 @@ import numpy as np
 
 from decoding_jax import kernels, sampling
 from decoding_jax.kernels import random, vocabulary
-from decoding_jax.speculation import paths, tree as tree_lib, verifiers
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import paths, sequential_selection
 from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
 
 # Tokens with a weight of their own, by d; all others share one.
@@ -51,14 +52,9 @@ _TIMES = np.exp(np.arange(-14.0, 15.0, _STEP)).astype(np.float32)
 
 
 class Choice(NamedTuple):
-  """How a child of a node is chosen.
-
-  Attributes:
-    chances: `[K]`, of each child, given their tokens.
-    law: `[V]`, of the token that is chosen, before they are drawn.
-  """
-  chances: Array
-  law: Array
+  """How a child of a node is chosen."""
+  chances: Array  # `[K]`, of each child, given their tokens
+  law: Array  # `[V]`, of the token that is chosen, before they are drawn
 
 
 @functools.lru_cache(maxsize=None)
@@ -117,19 +113,9 @@ def greedy(mass, draft, tokens, valid) -> Choice:
 
 
 def sequential(mass, draft, tokens, valid) -> Choice:
-  """Chooses the first child that K-SEQ accepts, or else the last one.
-
-  Args:
-    mass: `[V]`, as in `greedy`, and so are the others.
-    draft: `[V]`.
-    tokens: `[K]`.
-    valid: `[K]`.
-
-  Returns:
-    The choice.
-  """
+  """Chooses the first child that K-SEQ accepts, or else the last one."""
   count = valid.sum()
-  rho, beta = verifiers.k_seq_rho(mass, draft, count)
+  rho, beta = sequential_selection.k_seq_rho(mass, draft, count)
   taken = jnp.minimum(mass / rho, draft)
   left = jnp.maximum(1 - beta, 0)
   hits = jnp.where(valid, vocabulary.take(_ratio(taken, draft), tokens), 0)
@@ -151,15 +137,6 @@ def transport(mass, draft, tokens, valid) -> Choice:
   is. A token is chosen in proportion if it is the first to ring at exponential
   times of these rates, so that sums over all draws are integrals over the time.
   However close the weights are, the law is that of the choice.
-
-  Args:
-    mass: `[V]`, as in `greedy`, and so are the others.
-    draft: `[V]`.
-    tokens: `[K]`.
-    valid: `[K]`.
-
-  Returns:
-    The choice.
   """
   size = len(draft)
   drawn, own = vocabulary.top_k(draft, min(_OWN, size))
@@ -192,39 +169,22 @@ def _race(drawn, count, weights):
 
 
 class Visit(NamedTuple):
-  """A node of the path that is chosen.
-
-  Attributes:
-    node: `[]` int32.
-    accept: `[]`, the probability that is left to accept it.
-    stop: `[]`, the probability that the path ends there, if not below.
-    rest: `[V]`, weights of the token after it then.
-    children: `[K]` int32, those with the same token being the first of them.
-    chances: `[K]`, that they are next; 0 of a leaf.
-    accepts: `[K]`, what is left to accept each of them.
-  """
-  node: Array
-  accept: Array
-  stop: Array
-  rest: Array
+  """A node of the path that is chosen."""
+  node: Array  # `[]` int32
+  accept: Array  # `[]`, the probability that is left to accept it
+  stop: Array  # `[]`, the probability that the path ends there, if not below
+  rest: Array  # `[V]`, weights of the token after it then
+  # `[K]` int32, those with the same token being the first of them.
   children: Array
-  chances: Array
-  accepts: Array
+  chances: Array  # `[K]`, that they are next; 0 of a leaf
+  accepts: Array  # `[K]`, what is left to accept each of them
 
 
 def visit(choose, size: int, tree: DraftTree, probs, node, accept) -> Visit:
-  """Looks at a node of the path.
+  """Looks at a node of the path, of at most `size` children.
 
-  Args:
-    choose: `greedy`, `sequential` or `transport`.
-    size: K, children of a node at most.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-    node: `[]` int32.
-    accept: `[]`, what is left of the ratios of its ancestors.
-
-  Returns:
-    What is known of it.
+  `choose` is one of the three above; `accept []` is what is left of the ratios
+  of its ancestors.
   """
   children, valid = tree_lib.children(tree, size, node)
   tokens = tree.tokens[children]
@@ -250,18 +210,7 @@ def visit(choose, size: int, tree: DraftTree, probs, node, accept) -> Visit:
 
 
 def find(choose, key, layout: Layout, tree: DraftTree, probs):
-  """Draws a path, and the node at which it ends.
-
-  Args:
-    choose: as in `visit`.
-    key: a random key.
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Draws a path, and the node at which it ends; as of `paths.walk`."""
   levels = tree_lib.depth(layout) + 1
   draw_key, stop_key = random.split(key)
   look = functools.partial(visit, choose, tree_lib.max_branching(layout), tree,

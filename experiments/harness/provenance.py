@@ -2,7 +2,7 @@
 
 import collections
 
-from experiments.evaluation import results_store
+from experiments.harness import store
 
 # Fields of settings that have a line of their own.
 _MODELS = ("target", "draft", "reward", "dtypes", "dtype", "draft_dtype",
@@ -11,36 +11,25 @@ _DIGESTS = ("models", "used_prompts", "used_examples")
 
 
 def markdown(settings) -> str:
-  """Describes models, device, versions and settings of a run.
+  """Describes models, device, versions and settings of a run, as a list.
 
-  Args:
-    settings: of the run, as JSON values; mappings among them, and long lists,
-      are left to `run.json`.
-
-  Returns:
-    A list in Markdown, four items.
+  Mappings among the settings, and long lists, are left to `run.json`.
   """
-  return "\n".join([
-      f"- Models: {_fields(settings, _MODELS)}.",
-      f"- Device: {_device()}.",
-      f"- Versions: {_versions()}.",
-      "- Settings: " + _fields(settings, [
-          x for x in settings if x not in (*_MODELS, *_DIGESTS)]) + "."])
+  others = [x for x in settings if x not in (*_MODELS, *_DIGESTS)]
+  return "\n".join([f"- Models: {_fields(settings, _MODELS)}.",
+                    f"- Device: {_device()}.", f"- Versions: {_versions()}.",
+                    f"- Settings: {_fields(settings, others)}."])
 
 
 def fields(settings) -> dict[str, str]:
-  """Returns models, device and versions of a run, for each line of a file.
-
-  Args:
-    settings: see `markdown`.
-  """
+  """Returns models, device and versions of a run, for each line of a file."""
   return {**{name: _text(settings[name]) for name in _MODELS
              if name in settings and _is_short(settings[name])},
           "device": _device(), "versions": _versions()}
 
 
 def _device():
-  environment = results_store.environment()
+  environment = store.environment()
   counts = collections.Counter(environment["devices"])
   devices = ", ".join(f"{n} x {kind}" for kind, n in counts.items())
   return (f"{devices}; {environment['cpus']} CPU cores, "
@@ -48,14 +37,13 @@ def _device():
 
 
 def _versions():
-  environment = results_store.environment()
+  environment = store.environment()
   return ", ".join([f"Python {environment['python']}", *(
       f"{name} {version}" for name, version
       in environment["versions"].items())])
 
 
 def _fields(settings, names):
-  """The fields that fit in a line, as `name=value` with commas between."""
   return ", ".join(f"{name}={_text(settings[name])}" for name in names
                    if name in settings and _is_short(settings[name]))
 

@@ -10,7 +10,7 @@ from decoding_jax.types import DraftTree, Layout, NONE, Verdict
 
 def walk(find, key, layout: Layout, tree: DraftTree, logits,
          warper) -> Verdict:
-  """Accepts a path, in one row.
+  """Accepts the path to a node that `find` returns, in one row.
 
   Args:
     find: `(key, layout, tree, probs) -> (node [] int32, weights [V])`: where
@@ -20,10 +20,7 @@ def walk(find, key, layout: Layout, tree: DraftTree, logits,
     layout: of the tree.
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
-    warper: from logits to the target's distribution, without its batch axis.
-
-  Returns:
-    A verdict without its batch axis.
+    warper: of the row.
   """
   node_key, token_key = random.split(key)
   node, weights = find(node_key, layout, tree, lambda node: jnp.exp(
@@ -33,17 +30,7 @@ def walk(find, key, layout: Layout, tree: DraftTree, logits,
 
 
 def verdict(layout: Layout, tree: DraftTree, node, token) -> Verdict:
-  """The path to a node.
-
-  Args:
-    layout: of the tree.
-    tree: without its batch axis.
-    node: `[]` int32.
-    token: `[]` int32, what follows it.
-
-  Returns:
-    A verdict without its batch axis.
-  """
+  """Returns the verdict of the path to `node []`, which `token []` follows."""
   levels = jnp.arange(tree_lib.depth(layout) + 1)
   at_level = tree_lib.depths(layout)[None] == levels[:, None]
   on_path = tree.mask[node][None] & at_level

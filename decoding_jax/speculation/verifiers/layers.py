@@ -33,32 +33,19 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax.kernels import vocabulary
-from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import paths
 from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
 
 
 @functools.lru_cache(maxsize=None)
 def verifier() -> Verifier:
-  """Layer verification.
-
-  Returns:
-    The verifier, for siblings drawn without replacement.
-  """
+  """Returns layer verification, for siblings drawn without replacement."""
   return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT}), walk)
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):
-  """Draws the node at which the path ends.
-
-  Args:
-    key: a random key.
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Draws the node at which the path ends; as of `paths.walk`."""
   chances, masses = accept_chances(layout, tree, probs)
   node = kernels.gumbel_top_k(key, jnp.log(chances), 1)[1].squeeze(0)
   return node, rest_of(layout, tree, probs, masses, node)
@@ -68,15 +55,9 @@ walk = functools.partial(paths.walk, find)
 
 
 def accept_chances(layout: Layout, tree: DraftTree, probs):
-  """With which probability the path ends at each node.
+  """Returns `[M]`, the probability that a path ends at each node.
 
-  Args:
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    `[M]` probabilities; and `[D + 1]`, W of each level.
+  And `[D + 1]`, W of each level. `probs` is as of `paths.walk`.
   """
   size = tree_lib.max_branching(layout)
   weights = jnp.zeros_like(probs(0), shape=tree.tokens.shape).at[0].set(1)
@@ -99,36 +80,18 @@ def accept_chances(layout: Layout, tree: DraftTree, probs):
 
 
 def rest_of(layout: Layout, tree: DraftTree, probs, masses, node):
-  """What follows a node at which the path ends.
-
-  Args:
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-    masses: of `accept_chances`.
-    node: `[]` int32.
-
-  Returns:
-    `[V]`, weights of the token.
-  """
+  """Returns weights `[V]` of the token after a node at which the path ends."""
   mass = masses[jnp.asarray(tree_lib.depths(layout))[node]]
   rest = _reject(tree_lib.max_branching(layout), tree, probs, node, mass).rest
   return jnp.where(rest.sum() > 0, rest, probs(node))
 
 
 class _Rejected(NamedTuple):
-  """What recursive rejection finds at a node.
-
-  Attributes:
-    children: `[K]` int32, M where there is no child.
-    chances: `[K]`, to accept each of them.
-    lost: `[]`, the probability to reject them all.
-    rest: `[V]`, what is left of the mass then, 1 at most.
-  """
-  children: Array
-  chances: Array
-  lost: Array
-  rest: Array
+  """What recursive rejection finds at a node."""
+  children: Array  # `[K]` int32, M where there is no child
+  chances: Array  # `[K]`, to accept each of them
+  lost: Array  # `[]`, the probability to reject them all
+  rest: Array  # `[V]`, what is left of the mass then, 1 at most
 
 
 def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:

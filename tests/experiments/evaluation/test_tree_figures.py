@@ -3,14 +3,14 @@
 import pytest
 
 import decoding_jax as dj
-from experiments.evaluation import record_figures
+from experiments.evaluation import tree_figures
 from support import tiny_records
 
 CHAIN = tiny_records.records()[1]
 
 
 def test_figures_of_all_prompts():
-  found = record_figures.main(CHAIN, tiny_records.RATIO)
+  found = tree_figures.main(CHAIN, tiny_records.RATIO)
   assert found["block_efficiency"][0] == 1.6
   # Two draft calls a step, of a quarter of the parameters.
   assert found["mbsu"] == pytest.approx(
@@ -19,10 +19,11 @@ def test_figures_of_all_prompts():
   value, low, high = found["token_rate_ratio"]
   assert value == pytest.approx(3 / 1.9, abs=1e-6)
   assert 1.25 <= low < value < high <= 2
+  assert found["plain_rate"] == [pytest.approx(16 / 3, abs=1e-6)]
 
 
 def test_acceptance_has_an_interval_for_each_position():
-  first, second = record_figures.main(CHAIN, 0)["acceptance_by_depth"]
+  first, second = tree_figures.main(CHAIN, 0)["acceptance_by_depth"]
   # Of ten calls five accept a token, and two of these another one.
   assert first[0] == 0.5 and second[0] == 0.4
   assert first[1] < 0.5 < first[2] <= 1 and 0 == second[1] < 0.4 < second[2]
@@ -31,26 +32,26 @@ def test_acceptance_has_an_interval_for_each_position():
 def test_a_position_that_was_never_reached_has_no_rate():
   record = tiny_records.record("speculative(2)", [1] * 3, drafts=2, nodes=2,
                                accepted=[(6, 0, 0)] * 3)
-  found = record_figures.main(record, 0)["acceptance_by_depth"]
+  found = tree_figures.main(record, 0)["acceptance_by_depth"]
   assert found == [[0, 0, 0], [None] * 3]
 
 
 def test_speed_up_is_paired_by_prompt():
   """Prompts that differ a hundredfold have an equal speed-up."""
-  found = record_figures.main({
+  found = tree_figures.main({
       **CHAIN, "seconds": [0.5, 5.0, 50.0], "plain_seconds": [1.0, 10.0, 100.0]
   }, 0)
   assert found["token_rate_ratio"] == [2, 2, 2]
 
 
 def test_figures_of_a_category():
-  part = record_figures.of_prompts(CHAIN, [0, 2])
-  found = record_figures.main(part, tiny_records.RATIO)
+  part = tree_figures.of_prompts(CHAIN, [0, 2])
+  found = tree_figures.main(part, tiny_records.RATIO)
   assert found["block_efficiency"][0] == pytest.approx(10 / 6, abs=1e-6)
   assert found["token_rate"][0] == pytest.approx(10 / 1.3, abs=1e-6)
   assert found["token_rate_ratio"][0] == pytest.approx(2 / 1.3, abs=1e-6)
   assert found["acceptance_by_depth"][0][0] == pytest.approx(2 / 6, abs=1e-6)
-  one = record_figures.main(record_figures.of_prompts(CHAIN, [1]), 0)
+  one = tree_figures.main(tree_figures.of_prompts(CHAIN, [1]), 0)
   assert one["token_rate_ratio"] == [pytest.approx(1 / 0.6, abs=1e-6), None,
                                      None]
 
@@ -59,15 +60,15 @@ def test_categories_without_seconds():
   """Of prompts that shared a batch counts are known, and no rates."""
   shared = {name: x for name, x in CHAIN.items()
             if not name.startswith(("prompt_", "plain_"))}
-  assert "token_rate_ratio" in record_figures.main(shared, 0)
-  found = record_figures.main(record_figures.of_prompts(shared, [0, 1]), 0)
+  assert "token_rate_ratio" in tree_figures.main(shared, 0)
+  found = tree_figures.main(tree_figures.of_prompts(shared, [0, 1]), 0)
   assert set(found) == {"block_efficiency", "mbsu", "acceptance_by_depth"}
 
 
 def test_categories_of_a_baseline_that_was_timed_on_few_prompts():
   timed = {name: x for name, x in CHAIN.items()
            if not name.startswith("plain_")}
-  found = record_figures.main(record_figures.of_prompts(timed, [0, 1]), 0)
+  found = tree_figures.main(tree_figures.of_prompts(timed, [0, 1]), 0)
   assert "token_rate" in found and "token_rate_ratio" not in found
 
 
@@ -88,24 +89,10 @@ def test_prompts_of_no_category():
   assert {x["category"] for x in found} == {"all"}
 
 
-@pytest.mark.parametrize("ratio, verdict", [
-    ([1.5, 1.1, 1.9], "faster"), ([0.8, 0.7, 0.99], "slower"),
-    ([1.1, 0.9, 1.3], "no difference"), ([2.0, None, None], None)], ids=str)
-def test_verdicts(ratio, verdict):
-  plain, chain, _ = tiny_records.records()
-  for record in (plain, chain):
-    record["metrics"]["token_rate_ratio"] = ratio
-  found = tiny_records.cells([plain, chain], None)
-  assert {x["method"]: x["against_plain"] for x in found} == {
-      "autoregressive": None, "speculative(2)": verdict}
-  del chain["metrics"]["token_rate_ratio"]
-  assert tiny_records.cells([plain, chain], None)[-1]["against_plain"] is None
-
-
 def test_names_without_options_where_these_tell_nothing_apart():
   names = ["suffix(8x4, paths=16, p=0.1)", "rsd_s(2x2, traversal)",
            "cdsl(3, a=1)", "cdsl(3, a=2)"]
-  assert list(record_figures.short_names(names).values()) == [
+  assert list(tree_figures.short_names(names).values()) == [
       "suffix(8x4)", "rsd_s(2x2, traversal)", "cdsl(3, a=1)", "cdsl(3, a=2)"]
 
 
@@ -118,8 +105,8 @@ def test_names_without_options_where_these_tell_nothing_apart():
     (dj.methods.rsd_s(3, 2, verification="traversal"), "RSD-S, traversal"),
     (dj.methods.rsd_s(3, 2), "RSD-S")], ids=lambda x: getattr(x, "name", ""))
 def test_labels_have_no_sizes_but_how_trees_are_verified(method, label):
-  assert record_figures.label(method.name) == label
+  assert tree_figures.label(method.name) == label
 
 
 def test_records_that_name_a_rule_by_its_alias():
-  assert record_figures.label("speculative(3, block)") == "SD, traversal"
+  assert tree_figures.label("speculative(3, block)") == "SD, traversal"

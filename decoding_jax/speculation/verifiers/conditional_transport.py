@@ -46,27 +46,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.kernels import random, vocabulary
-from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import paths
 from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE,
                                 Verifier)
 
 
 @functools.lru_cache(maxsize=None)
 def verifier() -> Verifier:
-  """Conditional optimal transport.
-
-  Returns:
-    The verifier, for drafts with `Draws.ONE_SAMPLED`.
-  """
+  """Returns conditional optimal transport, for `Draws.ONE_SAMPLED`."""
   return Verifier(None, frozenset({Draws.ONE_SAMPLED}), walk)
 
 
 @functools.lru_cache(maxsize=None)
 def by_node() -> Verifier:
-  """Optimal transport of each node by itself.
+  """Returns optimal transport of each node by itself.
 
-  Returns:
-    The verifier, for drafts with `Draws.ONE_SAMPLED` or `Draws.ONE_IN_BEAM`.
+  For drafts with `Draws.ONE_SAMPLED` or `Draws.ONE_IN_BEAM`.
   """
   def rule(uniforms, target, draft, tokens, valid):
     at = _plan(target, jnp.ones_like(target, shape=()), draft, tokens, valid)
@@ -79,16 +75,9 @@ def by_node() -> Verifier:
 
 
 def find(uniforms, layout: Layout, tree: DraftTree, probs):
-  """The node that is accepted, and what follows it.
+  """Returns the node that is accepted, and weights `[V]` of what follows it.
 
-  Args:
-    uniforms: `[M]`, one for each node.
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
+  As of `paths.walk`, but by a uniform of each node, `[M]`.
   """
   size = tree_lib.max_branching(layout)
   reached, chances = jnp.ones_like(uniforms), []
@@ -114,13 +103,9 @@ walk = functools.partial(paths.walk, _find)
 
 
 def post_order(layout: Layout) -> np.ndarray:
-  """Nodes as they have their turn: children in draw order, then their parent.
+  """Returns `[M]` nodes as they have their turn: children, then their parent.
 
-  Args:
-    layout: of a tree whose nodes have fixed numbers of children.
-
-  Returns:
-    `[M]` int32, node indices, the root last.
+  The layout has fixed numbers of children, which are in draw order.
   """
   levels = layout.children or [
       (count,) * width for count, width in zip(layout.branching,
@@ -137,16 +122,10 @@ def post_order(layout: Layout) -> np.ndarray:
 
 
 class _Weights(NamedTuple):
-  """What is known of a node by the probability that it is reached.
-
-  Attributes:
-    chances: `[K]`, with which its children are reached.
-    itself: `[]`, the probability to accept the node after them.
-    rest: `[V]`, weights of the token that follows it then.
-  """
-  chances: Array
-  itself: Array
-  rest: Array
+  """What is known of a node by the probability that it is reached."""
+  chances: Array  # `[K]`, with which its children are reached
+  itself: Array  # `[]`, the probability to accept the node after them
+  rest: Array  # `[V]`, weights of the token that follows it then
 
 
 def _weigh(size, tree: DraftTree, probs, node, reached):

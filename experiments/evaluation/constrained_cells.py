@@ -1,5 +1,6 @@
-"""Runs one method of constrained decoding on all examples of a task."""
+"""The cells of `experiments.cdsl`: each method on all examples of a task."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,27 +11,20 @@ from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from experiments.evaluation import run as evaluation_run
+from experiments.harness import batches as batches_lib
+from experiments.harness import cells
 from experiments.scoring import intervals
 from experiments.scoring import task_rewards
 from experiments.scoring import text_metrics
-from experiments.timing import stopwatch
 
 # Fields of a method's spec that are sampling settings, and their defaults.
 _SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
              "typical_p": 1.0}
-COUNTS = ("emitted", "target_calls", "draft_calls")
+_CALLS = ("target_calls", "draft_calls")
 
 
 class Entry(NamedTuple):
-  """A line of the table.
-
-  Attributes:
-    label: its name.
-    method: a `dj.Method`.
-    sampling: settings that it samples with.
-  """
+  """A line of the table: its name, method, and how it samples."""
   label: str
   method: dj.Method
   sampling: dj.Sampling
@@ -51,57 +45,73 @@ class Batch(NamedTuple):
   constraints: Any
 
 
-def entries(config, where="methods"):
-  """Reads the methods of a config.
+GREEDY = Entry("greedy", method_specs.read("autoregressive"),
+               dj.Sampling(temperature=0.0))
 
-  Args:
-    config: `methods`, see `configs/cdsl.py`.
-    where: the name of that field, for errors.
 
-  Returns:
-    dict from label to `Entry`.
+def entries(config) -> dict[str, Entry]:
+  """Reads the methods of a config, by label.
 
   Raises:
     UserError: for an unknown method, sizes it does not take, or a label that
       comes twice.
   """
-  found = {}
+  by_label = {}
   for spec in config.methods:
     spec = ({"label": spec, "name": spec} if isinstance(spec, str) else
             dict(spec))
     label = spec.pop("label", None)
-    if not label or label in found:
-      raise launch.UserError(f"{where}: label {label!r} is missing, or comes "
+    if not label or label in by_label:
+      raise launch.UserError(f"methods: label {label!r} is missing, or comes "
                              "twice.")
     sampling = {name: spec.pop(name, default)
                 for name, default in _SAMPLING.items()}
-    found[label] = Entry(label, method_specs.read(spec, f"{where}, {label!r}"),
-                         dj.Sampling(**sampling))
-  if not found:
-    raise launch.UserError(f"{where} is empty: one is needed.")
-  return found
+    by_label[label] = Entry(label, method_specs.read(
+        spec, f"methods, {label!r}"), dj.Sampling(**sampling))
+  if not by_label:
+    raise launch.UserError("methods is empty: one is needed.")
+  return by_label
 
 
-def make_batches(config, task, pair, prompt_length=0):
+def measure(config, pair, task, entries_, path) -> list[dict]:
+  """Measures what has no record yet; greedy decoding is the baseline."""
+  params, batches = make_batches(config, task, pair)
+  decode = functools.partial(decoder, config, pair, task, params)
+  warm_up = lambda entry: lambda: decode(entry)(batches[0])
+
+  def record(entry, _, seconds):
+    timed = cells.timed(decode(entry), decode(GREEDY), batches)
+    counts = of_texts(task, batches, timed, pair.tokenizer)
+    return {**counts, "first_seconds": round(seconds, 3),
+            "metrics": figures(counts)}
+
+  return cells.run([
+      cells.Cell({"label": x.label, "spec": spec(x)},
+                 functools.partial(record, x), x, warm_up(x))
+      for x in entries_], path, "metrics", first={GREEDY: warm_up(GREEDY)})
+
+
+def spec(entry) -> str:
+  """Returns method and sampling settings of an entry, for its records."""
+  sampling = entry.sampling
+  return (f"{entry.method.name}, T={sampling.temperature:g}, "
+          f"top_p={sampling.top_p:g}, top_k={sampling.top_k}, "
+          f"min_p={sampling.min_p:g}, typical_p={sampling.typical_p:g}")
+
+
+def make_batches(config, task, pair):
   """Arranges examples in batches of one shape; the first rows fill the last.
-
-  Args:
-    config: `batch`, `max_new_tokens` and `seed`.
-    task: a `Task`.
-    pair: a `ModelPair`.
-    prompt_length: tokens that prompts are padded to; 0: of the longest.
 
   Returns:
     The parameters of the reward where the pair is, and a list of `Batch`.
   """
-  prompt_length = prompt_length or max(map(len, task.prompts))
+  prompt_length = max(map(len, task.prompts))
   key = jax.random.key(config.seed)
-  batches = []
-  for rows in evaluation_run.row_numbers(len(task.prompts), config.batch,
-                                         mesh_shapes.multiple(pair.mesh)):
-    batches.append(Batch(
-        *evaluation_run.batch_of(key, task.prompts, rows, prompt_length),
-        jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints)))
+  batches = [
+      Batch(*batches_lib.batch_of(key, task.prompts, rows, prompt_length),
+            jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints))
+      for rows in batches_lib.row_numbers(len(task.prompts), config.batch,
+                                          mesh_shapes.multiple(pair.mesh))]
   return mesh.on_all(pair.mesh, task.judge.params), batches
 
 
@@ -117,40 +127,15 @@ def decoder(config, pair, task, params, entry):
   return decode
 
 
-def check(config, pair, task, entry):
-  """Raises `UserError` if `dj.generate` would refuse a method."""
-  model_pair.check(entry.method, pair, max(map(len, task.prompts)),
-                   config.max_new_tokens, entry.sampling, task.judge.reward)
+def of_texts(task, batches, timed, tokenizer) -> dict:
+  """Returns figures and counts of each example, as JSON values.
 
-
-def run(decode, baseline, batches, task, tokenizer, bar):
-  """Decodes all examples with programs that are compiled already.
-
-  The baseline is timed in between, since machines drift.
-
-  Args:
-    decode: `Batch -> Generation`.
-    baseline: `Batch -> Generation` by greedy decoding.
-    batches: of `make_batches`.
-    task: a `Task`.
-    tokenizer: of the models.
-    bar: a progress bar that is updated with each batch.
-
-  Returns:
-    A record of figures and counts of each example, as JSON values; `seconds`
-    per example of each batch, and their mean by greedy decoding,
-    `baseline_seconds`.
+  `seconds` are per example of each batch, `baseline_seconds` their mean by
+  greedy decoding.
   """
-  count = len(task.prompts)
-  references, timings = [], []
-  for i, batch in enumerate(batches):
-    if i % -(-len(batches) // evaluation_run.REFERENCES) == 0:
-      references.append(stopwatch.timed(baseline, batch)[1])
-    timings.append(stopwatch.decoded(decode, batch))
-    bar.update()
   size = len(batches[0].lengths)
-  rows = [row for batch, (out, _) in zip(batches, timings)
-          for row in _rows(task, batch, out, tokenizer)][:count]
+  rows = [row for batch, out in zip(batches, timed.outputs)
+          for row in _rows(task, batch, out, tokenizer)][:len(task.prompts)]
   raw = [row.pop("text") for row in rows]
   texts = [text.strip() for text in raw]
   record = {name: [row[name] for row in rows] for name in rows[0]}
@@ -160,43 +145,38 @@ def run(decode, baseline, batches, task, tokenizer, bar):
   quality = {"bleu": text_metrics.bleu(texts, task.references),
              "rouge_l": text_metrics.rouge_l(texts, task.references),
              "distinct_2": text_metrics.distinct_2(texts)}
+  baseline = float(np.mean([seconds for _, seconds in timed.references]))
   return {**record, **{k: v.round(4).tolist() for k, v in quality.items()},
-          "texts": texts, "seconds": [t / size for _, t in timings],
-          "baseline_seconds": float(np.mean(references)) / size}
+          "texts": texts, "seconds": [x / size for x in timed.seconds],
+          "baseline_seconds": baseline / size}
 
 
 def _rows(task, batch, out, tokenizer):
   """Yields counts and text of each example of a batch."""
   out = jax.tree.map(np.asarray, out)
   stats = out.stats
+  extra = lambda name, none: stats.extra.get(
+      name, np.array([none] * len(out.lengths)))
   for i, (start, end) in enumerate(zip(batch.lengths, out.lengths)):
     reward = float(stats.extra["reward"][i])
-    none = np.zeros(4, int)
     yield {
         "text": tokenizer.decode(out.tokens[i, start:end]),
         **{name: task_rewards.SCORES[name].of(reward)
            for name in task.judge.scores},
         "log_prob": float(out.log_probs[i].sum()),
-        **{name: int(getattr(stats, name)[i]) for name in COUNTS},
-        "reward_calls": int(stats.extra.get(
-            "reward_calls", np.zeros(len(out.lengths)))[i]),
-        "states": stats.extra.get("states", [none] * (i + 1))[i].tolist()}
+        **{name: int(getattr(stats, name)[i]) for name in ("emitted", *_CALLS)},
+        "reward_calls": int(extra("reward_calls", 0)[i]),
+        "states": extra("states", [0] * 4)[i].tolist()}
 
 
-def figures(record, seed=0):
-  """Computes the reported figures of a record.
+def figures(record, seed=0) -> dict[str, list]:
+  """Computes [figure, low, high] with 95 % bootstrap intervals over examples.
 
-  Args:
-    record: of `run`.
-    seed: of the bootstrap.
-
-  Returns:
-    dict of [figure, low, high], with 95 % bootstrap intervals over examples, of
-    seconds over batches. Scores are scaled; calls are per committed token.
+  Of seconds they are over batches. Scores are scaled; calls are per committed
+  token.
   """
   ones = np.ones(len(record["emitted"]))
   emitted, seconds = record["emitted"], record["seconds"]
-  batches = np.full(len(seconds), record["baseline_seconds"])
   ratio = lambda values, by: intervals.json_values(
       intervals.interval(values, by, seed))
   share = lambda name, scale=1.0, by=ones: ratio(
@@ -208,6 +188,7 @@ def figures(record, seed=0):
       "bleu": share("bleu"), "rouge_l": share("rouge_l"),
       "distinct_2": share("distinct_2"),
       "seconds": ratio(seconds, np.ones(len(seconds))),
-      "slowdown": ratio(seconds, batches),
-      **{name: share(name, by=emitted)
-         for name in (*COUNTS[1:], "reward_calls")}}
+      "greedy_seconds": [record["baseline_seconds"]],
+      "slowdown": ratio(seconds, np.full(len(seconds),
+                                         record["baseline_seconds"])),
+      **{name: share(name, by=emitted) for name in (*_CALLS, "reward_calls")}}

@@ -33,33 +33,23 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random, vocabulary
-from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import paths
 from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE,
                                 Verifier)
 
 
 @functools.lru_cache(maxsize=None)
 def verifier() -> Verifier:
-  """Traversal verification; of a chain, block verification.
+  """Returns traversal verification, for siblings without replacement.
 
-  Returns:
-    The verifier, for siblings drawn without replacement.
+  Of a chain it is block verification.
   """
   return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT}), walk)
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):
-  """Returns the last node that is accepted, and what follows it.
-
-  Args:
-    key: a random key.
-    layout: of the tree.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Returns the last node that is accepted, and weights `[V]` after it."""
   uniforms = random.uniform(key, tree.tokens.shape)
   size = tree_lib.max_branching(layout)
   return (of_tree if size > 1 else of_chain)(uniforms, size, tree, probs)
@@ -69,17 +59,7 @@ walk = functools.partial(paths.walk, find)
 
 
 def of_chain(uniforms, size, tree: DraftTree, probs):
-  """The last node that is accepted, of a chain: all of them at once.
-
-  Args:
-    uniforms: `[M]`, one for each node.
-    size: 1.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Returns the same of a chain: all nodes at once, by `uniforms [M]`."""
   del size
   order = jnp.arange(len(tree.tokens))
   leaf = tree.valid.sum() - 1
@@ -103,61 +83,33 @@ def of_chain(uniforms, size, tree: DraftTree, probs):
 
 @flax.struct.dataclass
 class _State:
-  """A traversal on its way; arrays `[M]` have a number for each node.
-
-  Attributes:
-    node: `[]` int32, the inner node whose children have their turn; in the end
-      the one that is accepted.
-    rejected: `[]` int32, that child of it that was just rejected, or `NONE`.
-    done: `[]` bool.
-    accept: `[M]`, the probability to accept a node, once it is known.
-    up: `[M]`, of the residual.
-    down: `[M]`, of the residual.
-    left: `[M]`, mass of the draft distribution without rejected children.
-    tried: `[M]` bool, nodes that have been taken off their parents.
-    kept: `[M]`, of such a node, the residual of its parent at its token.
-  """
+  """A traversal on its way; arrays `[M]` have a number for each node."""
+  # `[]` int32, the inner node whose children have their turn; in the end the
+  # one that is accepted.
   node: Array
+  # `[]` int32, that child of it that was just rejected, or `NONE`.
   rejected: Array
-  done: Array
-  accept: Array
-  up: Array
-  down: Array
-  left: Array
-  tried: Array
-  kept: Array
+  done: Array  # `[]` bool
+  accept: Array  # `[M]`, the probability to accept a node, once it is known
+  up: Array  # `[M]`, of the residual
+  down: Array  # `[M]`, of the residual
+  left: Array  # `[M]`, mass of the draft distribution without rejected children
+  tried: Array  # `[M]` bool, nodes that have been taken off their parents
+  kept: Array  # `[M]`, of such a node, the residual of its parent at its token
 
 
 class _Node(NamedTuple):
-  """What is known of the node whose children have their turn.
-
-  Attributes:
-    children: `[K]` int32, in draw order.
-    valid: `[K]` bool, which of them there are.
-    tokens: `[K]` int32.
-    rest: `[V]`, the residual, without what is tried just now.
-    drafted: `[V]`, the draft distribution without tried children, not
-      normalised.
-  """
-  children: Array
-  valid: Array
-  tokens: Array
-  rest: Array
+  """What is known of the node whose children have their turn."""
+  children: Array  # `[K]` int32, in draw order
+  valid: Array  # `[K]` bool, which of them there are
+  tokens: Array  # `[K]` int32
+  rest: Array  # `[V]`, the residual, without what is tried just now
+  # `[V]`, the draft distribution without tried children, not normalised.
   drafted: Array
 
 
 def of_tree(uniforms, size, tree: DraftTree, probs):
-  """The last node that is accepted, and what follows it.
-
-  Args:
-    uniforms: `[M]`, one for each node.
-    size: K, children of a node at most.
-    tree: without its batch axis.
-    probs: `node [] -> [V]`, the target's distribution after a node.
-
-  Returns:
-    The node `[]` int32, and weights `[V]` of the token after it.
-  """
+  """Returns the same of a tree of at most `size` children a node."""
   ones, zeros = jnp.ones_like(uniforms), jnp.zeros_like(uniforms)
   look = functools.partial(_look, size, tree, probs)
 

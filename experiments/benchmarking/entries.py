@@ -1,0 +1,102 @@
+"""The entries of a benchmark, which take turns: ours, theirs, ours, theirs, ...
+
+An entry is a setting of a tool. Entries of one batch and temperature form a
+group, which is measured in rounds: in each, every entry decodes the same
+prompts once, ours and the rivals' in turn, so that drifts of the machine affect
+all of them. Round 0 is the first call, which compiles.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.app import method_specs
+from experiments.rivals import engines
+from models.transformer import quantization
+
+OURS = "decoding_jax"
+# Types of weights, and the classes in which systems are compared.
+WEIGHTS = {"float32": "32 bits", "bfloat16": "16 bits", "int8": "8 bits",
+           "int4": "4 bits"}
+_DTYPES = ("float32", "bfloat16")
+
+
+class Entry(NamedTuple):
+  """A tool's setting to measure.
+
+  Attributes:
+    tool: `OURS`, or a key of `engines.ENGINES`.
+    name: of the method or setting, sizes included.
+    dtype: of weights, a key of `WEIGHTS`; activations of 8 bits and fewer are
+      in 16 bits.
+    batch: rows decoded together.
+    temperature: of target and draft; 0 is greedy.
+  """
+  tool: str
+  name: str
+  dtype: str
+  batch: int
+  temperature: float
+
+
+def of_record(record) -> Entry:
+  """Returns the entry that a record is of."""
+  return Entry(*(record[name] for name in Entry._fields))
+
+
+def setting_name(setting) -> str:
+  """Returns the name of a rival's setting, such as "assisted(4)"."""
+  return setting["name"] + (f"({setting['length']})"
+                            if "length" in setting else "")
+
+
+def groups(config, methods, tools) -> list[list[Entry]]:
+  """Returns the groups of entries, our methods and rivals' settings in turn."""
+  of_all = []
+  for batch, temperature in itertools.product(config.batches,
+                                              config.temperatures):
+    ours = [Entry(OURS, name, dtype, batch, temperature)
+            for dtype in config.dtypes for name in methods]
+    theirs = [Entry(tool, setting_name(setting), dtype, batch, temperature)
+              for tool in tools for dtype in config.rival_dtypes
+              if dtype in engines.ENGINES[tool].weights
+              for setting in config.rivals[tool]
+              if batch == 1 or not setting.get("batch_1")]
+    turns = itertools.zip_longest(ours, theirs)
+    of_all.append([x for turn in turns for x in turn if x])
+  return of_all
+
+
+def methods_of(specs) -> dict[str, dj.Method]:
+  """Returns our methods by name; one without a draft tree is a `UserError`."""
+  methods = [method_specs.read(spec, "methods") for spec in specs]
+  for method in methods:
+    if not isinstance(method.sampled, dj.Pair):
+      raise launch.UserError(f"methods: {method.name} has no draft tree; only "
+                             "methods with one are compared.")
+  return {method.name: method for method in methods}
+
+
+def check(config, tools=tuple(engines.ENGINES)):
+  """Raises `launch.UserError` for a config that cannot be measured."""
+  launch.check_positive(config, "rounds", "prompt_length", "max_new_tokens")
+  for name in ("batches", "temperatures", "dtypes", "rival_dtypes"):
+    if not config[name]:
+      raise launch.UserError(f"{name} is empty: one is needed.")
+  if min(config.batches) < 1:
+    raise launch.UserError(f"batches={tuple(config.batches)}: each is at "
+                           "least 1.")
+  drafts = [config.draft_dtype] if config.draft_dtype else []
+  for name, values, allowed in (
+      ("dtypes", config.dtypes, (*_DTYPES, "int8")),
+      ("draft_dtype", drafts, _DTYPES),
+      ("rival_dtypes", config.rival_dtypes, WEIGHTS),
+      ("rivals", config.rivals, tools)):
+    for value in values:
+      if value not in allowed:
+        raise launch.UserError(f"{name}: {value!r} is not one of "
+                               f"{', '.join(allowed)}.")
+  if config.draft_weights not in quantization.WEIGHTS:
+    raise launch.UserError(f"draft_weights={config.draft_weights!r} is not one "
+                           f"of {', '.join(quantization.WEIGHTS)}.")

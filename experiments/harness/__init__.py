@@ -1,0 +1,1 @@
+"""What experiments share: the loop over cells, their records, and reports."""

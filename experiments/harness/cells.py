@@ -1,0 +1,142 @@
+"""The loop of an experiment: cells without a record are measured, one by one.
+
+A cell is a line of `results.jsonl`, such as a method at a temperature. Its
+programs are compiled before it is measured, and its record is on the disk
+before the next cell begins, so that a run killed at any moment resumes there.
+"""
+
+import concurrent.futures
+from typing import Any, Callable, NamedTuple
+
+import tqdm
+
+from decoding_jax import kernels
+from experiments.app import multihost
+from experiments.app import preemption
+from experiments.harness import store
+from experiments.timing import stopwatch
+
+# Timings of the baseline in a cell, at most.
+REFERENCES = 6
+
+
+class Cell(NamedTuple):
+  """What becomes a line of results.
+
+  Attributes:
+    key: fields that tell its record from others; all cells have the same ones.
+    measure: `(records so far, seconds of its warm-up) -> other fields`; a field
+      `error` says that it failed, and is tried again by the next start.
+    program: equal for cells whose programs are compiled together.
+    warm_up: compiles and runs these programs; None: `measure` does.
+  """
+  key: dict
+  measure: Callable[[list[dict], float | None], dict]
+  program: Any
+  warm_up: Callable[[], Any] | None = None
+
+
+class Timed(NamedTuple):
+  """Outputs and seconds of each batch, and (output, seconds) of a baseline."""
+  outputs: list
+  seconds: list[float]
+  references: list[tuple]
+
+
+def run(cells, path, *fields, first=None, workers=1, unit="cell") -> list[dict]:
+  """Measures the cells that have no record yet.
+
+  Args:
+    cells: list of `Cell`.
+    path: file of the records.
+    *fields: that each record there has beside the keys.
+    first: program -> warm-up, what all cells need, such as the baseline.
+    workers: programs that are compiled at a time, of `at_once`.
+    unit: a cell's name in the progress bar.
+
+  Returns:
+    The records, in the order of cells; none where an earlier cell of the same
+    program failed.
+  """
+  records = store.read(path, *(cells[0].key if cells else ()), *fields)
+  latest = {_identity(r, cells): r for r in records} if cells else {}
+  todo = [x for x in cells if "error" in latest.get(
+      _identity(x.key, cells), {"error": ""})]
+  seconds, failed = {}, set()
+  with tqdm.tqdm(total=len(todo), unit=unit, smoothing=0, dynamic_ncols=True,
+                 disable=not multihost.first()) as bar:
+    if todo and first:
+      bar.set_description("compiling what all need")
+      seconds = warm_up(first, workers)
+    for i, cell in enumerate(todo):
+      if cell.program not in failed:
+        if cell.warm_up and cell.program not in seconds:
+          seconds |= _compiled(todo[i:], seconds, workers, bar)
+        bar.set_description(" ".join(map(str, cell.key.values())))
+        record = {**cell.key, **cell.measure(records,
+                                             seconds.get(cell.program))}
+        seconds.setdefault(cell.program, None)
+        store.append(path, record)
+        records.append(record)
+        latest[_identity(record, cells)] = record
+        if "error" in record:
+          failed.add(cell.program)
+        preemption.check()
+      bar.update()
+  identities = [_identity(x.key, cells) for x in cells]
+  return [latest[x] for x in identities if x in latest]
+
+
+def _identity(record, cells):
+  return tuple(record[name] for name in cells[0].key)
+
+
+def _compiled(cells, known, workers, bar):
+  """Compiles the next programs of cells; returns the seconds of each."""
+  left = {x.program: x for x in cells if x.warm_up and x.program not in known}
+  group = list(left.values())[:workers]
+  # Seconds of all programs so far predict those of the rest.
+  done = [x for x in known.values() if x is not None]
+  minutes = sum(done) / len(done) * len(left) / workers / 60 if done else 0
+  names = dict.fromkeys(str(next(iter(x.key.values()))) for x in group)
+  bar.set_description(
+      f"compiling {', '.join(names)}; {len(left)} programs are left"
+      + (f", about {max(1, round(minutes))} min" if done else ""))
+  return warm_up({x.program: x.warm_up for x in group}, workers)
+
+
+def warm_up(programs, workers) -> dict:
+  """Calls functions, several at a time; returns the seconds of each."""
+  pool = concurrent.futures.ThreadPoolExecutor(workers)
+  try:
+    return dict(zip(programs, pool.map(lambda f: stopwatch.timed(f)[1],
+                                       programs.values())))
+  finally:
+    # A program that is to end does not wait for programs that run.
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def at_once(mesh) -> int:
+  """Returns how many programs may be compiled and run at a time."""
+  # Devices wait for each other within a program: two devices that ran two
+  # programs in different orders would deadlock.
+  return kernels.cores() if mesh is None else 1
+
+
+def timed(decode, baseline, batches, most=REFERENCES,
+          call=stopwatch.decoded) -> Timed:
+  """Decodes all batches, with timings of the baseline in between.
+
+  Machines are noisy and drift, so a cell's speed is relative to the baseline in
+  the course of it, on at most `most` batches spread over the cell.
+  """
+  references, outputs, seconds = [], [], []
+  stride = -(-len(batches) // most)
+  for i, batch in enumerate(batches):
+    # In the middle of each stride, since the longest texts may come last.
+    if i % stride == stride // 2:
+      references.append(call(baseline, batch))
+    out, time = call(decode, batch)
+    outputs.append(out)
+    seconds.append(time)
+  return Timed(outputs, seconds, references)

@@ -1,0 +1,147 @@
+"""Draws panels of figures with intervals, as PNG and PDF files."""
+
+import io
+import itertools
+from typing import Any, NamedTuple
+
+# Okabe and Ito's colours, distinct to most colour-blind people.
+_STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
+           "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
+           "RSD-S": ("#D55E00", "v")}
+# For others: the rest of them, and then Tol's, darker ones.
+_COLORS = ("#CC79A7", "#0072B2", "#000000", "#999933", "#D55E00", "#009E73",
+           "#E69F00", "#56B4E9", "#666666", "#882255", "#332288", "#8C510A",
+           "#AA4499", "#117733", "#DDCC77", "#CC6677")
+# Their number has no divisor in common with that of colours, so that pairs do
+# not repeat soon.
+_MARKERS = "PX*pdosD^v<"
+_DPI = 100
+# Colours of a PNG file: lines, and their edges.
+_PNG_COLORS = 128
+
+
+class Panel(NamedTuple):
+  """A panel of a figure.
+
+  Attributes:
+    series: dict from labels to lists of (x, [value, low, high]).
+    title: above it.
+    x_title: of its horizontal axis.
+    ticks: positions with a number, or a dict from positions to texts; None for
+      the usual ones.
+    log: whether the horizontal axis is logarithmic.
+  """
+  series: dict[str, list]
+  title: str = ""
+  x_title: str = ""
+  ticks: Any = None
+  log: bool = False
+
+
+def write(folder, name, panels, y_title, **options) -> None:
+  """Writes a `chart` as PNG and PDF; nothing without panels."""
+  if panels:
+    fig = chart(panels, y_title, **options)
+    save_png(fig, folder / f"{name}.png")
+    fig.savefig(folder / f"{name}.pdf")
+
+
+def save_png(fig, path):
+  """Writes a figure as a PNG file of few colours, which is small."""
+  from PIL import Image  # pylint: disable=import-outside-toplevel
+  buffer = io.BytesIO()
+  fig.savefig(buffer, format="png", dpi=_DPI)
+  # A median cut would lose colours of few pixels, such as those of markers.
+  Image.open(buffer).convert("RGB").quantize(
+      _PNG_COLORS, Image.Quantize.MAXCOVERAGE, kmeans=2).save(
+          path, "PNG", optimize=True)
+
+
+def chart(panels, y_title, baseline=None, width=3.2, **style):
+  """Draws panels of one scale, with a legend of all labels above them.
+
+  Args:
+    panels: dict from (row, column) to a `Panel`.
+    y_title: of the vertical axes.
+    baseline: value with a dotted line, or None.
+    width: of a panel, in inches.
+    **style: of `errorbar`.
+
+  Returns:
+    The figure; its axes are in the order of rows and columns.
+  """
+  # Imported here to start runs half a second earlier. No pyplot: it would look
+  # for a display.
+  from matplotlib import figure  # pylint: disable=import-outside-toplevel
+  rows, columns = (list(dict.fromkeys(x)) for x in zip(*panels))
+  fig = figure.Figure(
+      figsize=(1 + width * len(columns), 0.8 + 2.9 * len(rows)),
+      layout="constrained")
+  axes = fig.subplots(len(rows), len(columns), squeeze=False, sharey=True)
+  by_label = styles(dict.fromkeys(
+      label for panel in panels.values() for label in panel.series))
+  for ax, at in zip(axes.flat, itertools.product(rows, columns)):
+    _draw_panel(ax, panels[at], by_label, style)
+    ax.grid(axis="y" if baseline is not None else "both", alpha=0.3)
+    if baseline is not None:
+      ax.axhline(baseline, color="black", linewidth=0.8, linestyle=":")
+  for ax in axes[:, 0]:
+    ax.set_ylabel(y_title)
+  _add_legend(fig)
+  return fig
+
+
+def styles(labels):
+  """Returns a dict from the labels of a figure, each once, to (color, marker).
+
+  Colours are distinct for at most 16 labels.
+  """
+  used = {_STYLES[label][0] for label in labels if label in _STYLES}
+  others = zip(itertools.cycle(x for x in _COLORS if x not in used),
+               itertools.cycle(_MARKERS))
+  return {label: _STYLES.get(label) or next(others) for label in labels}
+
+
+def _draw_panel(ax, panel, by_label, style):
+  for label, points in panel.series.items():
+    x, figures = zip(*points)
+    color, marker = by_label[label]
+    # A percentile interval need not hold the figure itself.
+    bars = [[0 if low is None else max(0, value - low)
+             for value, low, _ in figures],
+            [0 if high is None else max(0, high - value)
+             for value, _, high in figures]]
+    ax.errorbar(x, [value for value, _, _ in figures], yerr=bars, label=label,
+                color=color, marker=marker, markersize=4, elinewidth=1,
+                **{"linewidth": 1, **style})
+  if panel.log:
+    _log_axis(ax, panel.ticks)
+  elif panel.ticks:
+    texts = panel.ticks.values() if isinstance(panel.ticks, dict) else None
+    ax.set_xticks(list(panel.ticks), texts, **(
+        {"rotation": 30, "ha": "right"} if texts else {}))
+  ax.set_title(panel.title, fontsize=10)
+  ax.set_xlabel(panel.x_title)
+
+
+def _log_axis(ax, ticks):
+  """Makes a horizontal axis logarithmic, with plain numbers such as 2, 5, 10.
+  """
+  from matplotlib import ticker  # pylint: disable=import-outside-toplevel
+  ax.set_xscale("log")
+  ax.xaxis.set_major_locator(ticker.FixedLocator(ticks) if ticks else
+                             ticker.LogLocator(subs=(1, 2, 5)))
+  ax.xaxis.set_major_formatter("{x:,.12g}")
+  ax.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def _add_legend(fig):
+  """Puts the labels of all panels above them, each once."""
+  handles = {label: handle for ax in fig.axes for handle, label in zip(
+      *ax.get_legend_handles_labels())}
+  if not handles:
+    return
+  # An inch holds about eleven letters; a marker is as wide as six.
+  fitting = int(11 * fig.get_figwidth() / (6 + max(map(len, handles))))
+  fig.legend(handles.values(), handles, loc="outside upper center",
+             ncols=max(1, min(len(handles), fitting)), frameon=False)
