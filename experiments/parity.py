@@ -69,20 +69,7 @@ def main():
 
 
 def findings(folder, length) -> list[Finding]:
-  """Compares a model with transformers.
-
-  Args:
-    folder: as transformers writes it, or a GGUF file.
-    length: tokens of the text whose distributions are compared, at most the
-      positions of the model.
-
-  Returns:
-    list of `Finding`.
-
-  Raises:
-    UserError: if packages are missing, for a folder that cannot be read, or for
-      fewer than 17 tokens.
-  """
+  """Compares a folder or GGUF file with transformers, on `length` tokens."""
   missing = engines.missing("transformers")
   if gguf_files.is_gguf(folder) and not importlib.util.find_spec("accelerate"):
     missing.append("accelerate")

@@ -3,7 +3,8 @@
   python -m experiments.rsd --config=configs/rsd.py
   python -m experiments.rsd --config=configs/rsd.py --config.task=spec_bench \\
       --config.data=question.jsonl --workdir=runs/spec_bench
-  python -m experiments.rsd --config=configs/rsd.py:heads --workdir=runs/heads
+  python -m experiments.rsd --config=configs/rsd_tables.py:heads \\
+      --workdir=runs/heads
 
 Machines are noisy and drift: autoregressive decoding is timed again in the
 course of each cell, and the cell's speed is relative to that.

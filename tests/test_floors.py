@@ -36,9 +36,9 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
-            "diffusion", "estimate", "exactness", "generate", "grammar",
-            "parity", "rsd", "train")
+PROGRAMS = ("__main__", "benchmark", "cdsl", "complete", "convert",
+            "device_check", "diffusion", "estimate", "exactness", "generate",
+            "grammar", "parity", "rsd", "train")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

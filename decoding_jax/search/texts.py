@@ -269,9 +269,9 @@ def _put(texts: Texts, tokens, log_probs) -> Texts:
       lengths=texts.lengths + texts.alive.astype(jnp.int32))
 
 
-def no_stats(state: DecodeState, extra) -> DecodeState:
+def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
   """Returns the state with counts of 0, and further ones as in `extra`."""
-  return state.replace(stats=Stats.zeros(len(state.length)).replace(
+  return state.replace(stats=Stats.zeros(len(state.length), depth).replace(
       extra=extra))
 
 

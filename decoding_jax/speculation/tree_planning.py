@@ -13,16 +13,12 @@ import numpy as np
 
 from decoding_jax.speculation import expanders, verifiers
 
-# Probabilities are kept off 0 and 1, of which no count can be sure.
-_SURE = 1e-3
 # The longest stem that is looked at, a path before the first branching.
 _STEM = 3
-# Trials that the mean of a run counts for, where those of a position are few.
-_PRIOR = 5
 
 
 class Acceptance(NamedTuple):
-  """What is accepted where; see `acceptance`."""
+  """What is accepted where; `metrics.acceptance_by_rank` counts it."""
   # `[K]`, of a sibling of each rank, those before it rejected.
   by_rank: np.ndarray
   # `[D]`, how much more than on average is accepted at depth 1, ..., D; the
@@ -47,51 +43,6 @@ class Plan(NamedTuple):
   tokens: float  # expected tokens of a step
   seconds: float  # of a step
   rate: float  # tokens per second of a row
-
-
-def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
-               width) -> Acceptance:
-  """Returns what counts of three runs say of acceptance.
-
-  What was seldom seen is drawn to the mean of the run.
-
-  Args:
-    tested_by_rank: `[K]`, of trees of siblings without replacement.
-    accepted_by_rank: `[K]`, of the same.
-    chain: `[D + 1]`, steps that accepted exactly 0, 1, ..., D drafts of a
-      chain.
-    beam: `[D' + 1]`, the same of a beam.
-    width: of the beam, at least 2.
-  """
-  by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
-                         np.asarray(tested_by_rank, float)))
-  chain, beam = (np.log1p(-_by_depth(counts)) for counts in (chain, beam))
-  known = chain[np.minimum(np.arange(len(beam)), len(chain) - 1)]
-  return Acceptance(by_rank, chain / np.log1p(-by_rank[0]), np.maximum(
-      (beam / known - 1) / np.log(width), 0))
-
-
-def acceptance_of_ranks(ranks, most: int, depth: int) -> Acceptance:
-  """Returns what texts say of acceptance, where drafts follow the text.
-
-  Args:
-    ranks: list of `[n]` integers, one array a text: the rank that each of its
-      tokens has among the children of the text before it, the best one 0.
-    most: K, children of a node; a rank of K or more is accepted by none.
-    depth: D, levels of chains that are counted.
-
-  Returns:
-    `Acceptance`, in which wider beams accept no more.
-  """
-  known = np.concatenate([np.zeros(0, int), *ranks])
-  tested = [(known >= rank).sum() for rank in range(most)]
-  hits = [(known == rank).sum() for rank in range(most)]
-  chain = np.zeros(depth + 1)
-  for of_text in ranks:
-    for start in range(len(of_text) - depth + 1):
-      missed = np.flatnonzero(of_text[start:start + depth])
-      chain[missed[0] if len(missed) else depth] += 1
-  return acceptance(tested, hits, chain, chain, 2)
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
@@ -338,21 +289,5 @@ def _read_tree(choices, nodes):
   return tuple(children)
 
 
-def _by_depth(counts):
-  """`[D]`, the share accepted at each depth where those above were."""
-  at_least = np.cumsum(np.asarray(counts, float)[::-1])[::-1]
-  return _kept(_drawn(at_least[1:], at_least[:-1]))
-
-
-def _drawn(hits, trials):
-  """Shares of hits, of few trials drawn to the share of all."""
-  mean = (hits.sum() + 1) / (trials.sum() + 2)
-  return (hits + _PRIOR * mean) / (trials + _PRIOR)
-
-
 def _last(values, depth):
   return values[min(depth, len(values)) - 1]
-
-
-def _kept(chances):
-  return np.clip(np.asarray(chances, float), _SURE, 1 - _SURE)

@@ -19,9 +19,6 @@ def keep(folder):
 
   JAX writes entries in place and never replaces them: one that a kill has cut
   short would fail to load at every start. It is removed.
-
-  Args:
-    folder: path; it need not exist.
   """
   # Of several processes the first one writes.
   for path in pathlib.Path(folder).glob(_ENTRIES):

@@ -125,16 +125,20 @@ def _help():
     sys.exit()
 
 
+def help_of(make) -> str:
+  """Returns `make()`, the help of a flag; "" unless --help is given.
+
+  What knows all drafters or methods imports them all.
+  """
+  return make() if any(x.lstrip("-").startswith(("help", "?"))
+                       for x in sys.argv[1:]) else ""
+
+
 def define_config(path, example):
-  """Defines `--config`, a file whose fields are flags `--config.<field>`.
+  """Defines `--config`, whose fields are flags; returns the holder of it.
 
-  Args:
-    path: the default value: a file, or "rsd:smoke" for a preset of one of the
-      package `configs`.
-    example: of a value, for `--help`.
-
-  Returns:
-    Its holder, see `config`.
+  `path` is the default: a file, or "rsd:smoke" for a preset of the package
+  `configs`; `example` is one for `--help`.
   """
   with _parts_of_configs():
     # ml_collections already looks for fields on the command line here.
@@ -174,11 +178,7 @@ def _arguments(argv):
 
 
 def _installed(value):
-  """Returns the file of a config: as named, else one of the package `configs`.
-
-  Args:
-    value: of `--config`, such as "configs/rsd.py:smoke" or "rsd:smoke".
-  """
+  """Returns a config as named, else of the package `configs`: "rsd:smoke"."""
   path, colon, preset = value.partition(":")
   if path and not pathlib.Path(path).is_file() and (
       pathlib.PurePath(path).parent.name in ("", CONFIGS.name)):
@@ -200,16 +200,7 @@ def _existing(value):
 
 
 def config(holder, *fields):
-  """Returns the ConfigDict of a config flag.
-
-  Args:
-    holder: of `define_config`.
-    *fields: names that only configs of this program have.
-
-  Raises:
-    UserError: if there is no such file, it is for another program, or a number
-      is infinite or NaN.
-  """
+  """Returns the ConfigDict of a config flag; checks `fields` and numbers."""
   with user_errors(OSError):
     holder.value.lock()
   _check_numbers("--config", holder.value.to_dict())
@@ -261,7 +252,7 @@ def nearest(name, names) -> str:
   """Returns "did you mean x, y?" of the names nearest to one; else all."""
   close = difflib.get_close_matches(str(name), names, n=3)
   return (f"did you mean {', '.join(close)}?" if close else
-          f"there are {', '.join(names)}")
+          f"there are {', '.join(names)}.")
 
 
 def _check_numbers(name, value):
@@ -340,17 +331,7 @@ def check_seed(settings):
 
 
 def model_folder(name):
-  """Returns the folder of a model: as given, or that of a shipped model.
-
-  Args:
-    name: see `models.folders.resolve`; a model of the hub is downloaded.
-
-  Returns:
-    A `pathlib.Path`.
-
-  Raises:
-    UserError: if there is neither such a folder nor such a model.
-  """
+  """Returns the folder of a model, see `models.folders.resolve`."""
   with user_errors(OSError, ValueError):
     try:
       return resolve.folder(name)

@@ -80,10 +80,11 @@ def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
 
 
 def help_text(*others) -> str:
-  """Returns the help of `--method`, which takes `others` as names too."""
-  return ("Method, with sizes or without, such as rsd_s(3, 4): "
-          f"{', '.join([*others, *dj.methods.names()])}. Wrong sizes are "
-          "answered by those that a method takes.")
+  """Returns the help of `--method`: examples of all methods, and `others`."""
+  return launch.help_of(lambda: "Method, with sizes or without: " + ", ".join([
+      *others, *(f"{name}({', '.join(f'{k}={v!r}' for k, v in sizes.items())})"
+                 for name, examples in dj.methods.example_arguments().items()
+                 for sizes in examples)]) + ".")
 
 
 def _defaults(name, sizes):
@@ -133,15 +134,15 @@ def check_name(name, where: str, more=()):
   if name in names:
     return
   if name in more:
-    hint = "it takes no sizes"
+    hint = "it takes no sizes."
   elif name in _ALIASES:
-    hint = f"it is {_ALIASES[name]} here"
+    hint = f"it is {_ALIASES[name]} here."
   elif name in (*_HEADS, *heads.names()):
     hint = ("it is a head, which drafts: --draft names its folder, and a "
-            "method is one such as rsd_s(3, 4)")
+            "method is one such as rsd_s(3, 4).")
   else:
     hint = launch.nearest(name, [*more, *names])
-  raise launch.UserError(f"{where}: {name!r} is no method: {hint}.")
+  raise launch.UserError(f"{where}: {name!r} is no method: {hint}")
 
 
 def call(text: str, where: str, takes, form: str = "a call of one of its names "

@@ -37,18 +37,9 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
   """Connects to the other processes, if any; call it before JAX is used.
 
   If they do not all connect within a minute, or if one dies later, the process
-  prints one line and exits with status 1.
-
-  Args:
-    coordinator: address and port of the first process; None, as for the other
-      two, where JAX finds out itself: TPU pods, GKE, SLURM, Open MPI.
-    num_processes: number of processes; 1: there are no others.
-    process_id: number of this one, from 0.
-
-  Raises:
-    RuntimeError: if JAX has been used before.
-    ValueError: for an address that is none, or arguments that contradict each
-      other.
+  prints one line and exits with status 1. `coordinator` is address and port of
+  the first process; all three are None where JAX finds the others itself: TPU
+  pods, GKE, SLURM, Open MPI. Raises ValueError for wrong arguments.
   """
   if coordinator is not None and not _ADDRESS.fullmatch(coordinator):
     raise ValueError(f"--coordinator={coordinator}: address and port of the "
@@ -79,9 +70,7 @@ def _tell_aborts(coordinator, num_processes, process_id):
   Where a process is missing, JAX's C++ runtime writes to the file descriptor of
   stderr and aborts; no Python exception is raised. So that descriptor becomes a
   temporary file, Python's stderr a copy of the old one, and SIGABRT a line.
-
-  Returns:
-    A function that undoes it.
+  Returns a function that undoes it.
   """
   if os.name != "posix":
     return lambda: None
@@ -134,14 +123,9 @@ def first() -> bool:
 
 
 def from_first(make, error=()):
-  """Returns, in all processes, a value that the first one computes.
+  """Returns, in all processes, the JSON value that the first one computes.
 
-  Args:
-    make: `() -> JSON value`, called by the first process alone.
-    error: type of exception that all of them raise if the first one does.
-
-  Returns:
-    The value.
+  All of them raise `error`, a type of exception, if the first one does.
   """
   if jax.process_count() == 1:
     return make()
@@ -161,14 +145,7 @@ def from_first(make, error=()):
 
 
 def on_host(tree):
-  """Copies arrays on devices of any process to the host, in all processes.
-
-  Args:
-    tree: of arrays.
-
-  Returns:
-    The tree of numpy arrays.
-  """
+  """Copies a tree of arrays of any process to the host, in all processes."""
   if jax.process_count() > 1:
     return multihost_utils.process_allgather(tree, tiled=True)
   return jax.tree.map(np.asarray, tree)
@@ -184,23 +161,14 @@ def stop_together() -> None:
 
 
 def any_stop_requested(together: bool = True) -> bool:
-  """Returns whether a process received SIGTERM; the same in all processes.
-
-  Args:
-    together: whether several processes ask each other; else none is to stop.
-  """
+  """Returns whether a process received SIGTERM, agreed on if `together`."""
   if jax.process_count() == 1:
     return preemption.stop_requested()
   return together and bool(_gathered(preemption.stop_requested()).any())
 
 
 def check_shared(folder, flag: str) -> None:
-  """Makes a folder; raises `ValueError` unless all processes see the same one.
-
-  Args:
-    folder: where to.
-    flag: by which the user chooses it.
-  """
+  """Makes the folder of a flag; ValueError unless all processes see it."""
   if jax.process_count() == 1:
     return
   folder = pathlib.Path(folder)
@@ -227,12 +195,9 @@ def _gathered(value) -> np.ndarray:
 
 
 def end(status: int, interrupted: bool = False) -> None:
-  """Ends this process.
+  """Ends this process; with status 0 it waits for the others.
 
-  Args:
-    status: of the process. With 0 all processes end, and wait for each other,
-      since they need the first one until then; else it ends at once.
-    interrupted: whether a device may still be computing.
+  They need the first one until then. `interrupted`: a device may be computing.
   """
   several = jax.distributed.is_initialized()
   # Python's own exit frees what threads of a computation still use.

@@ -13,7 +13,8 @@ def markdown(records) -> str:
   if "forwards" in done:
     parts.append(("Forwards of the target",
                   _forwards(done["forwards"], done.get("device"))))
-  parts.append(("Rates", _rates(done.values())))
+  parts.append(("Rates; of plain: over the first method of as many rows",
+                _rates(done.values())))
   if "profile" in done:
     parts += ["## Longest operations", f"Of {done['profile']['method']}:",
               f"```\n{done['profile']['table']}\n```"]

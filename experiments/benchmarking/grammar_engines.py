@@ -1,98 +1,107 @@
 """Grammar engines side by side: what a schema compiles to, and what it takes.
 
-Each engine is a function `(schema, pieces, eos_id) -> steps`, which raises
-ValueError for a schema that it refuses. `steps` is a function `(tokens) ->
-(whether the engine allows all of them and the end after them, masks that were
-asked for, seconds that these took)`.
+Each engine is a function `(schema, pieces, eos_id, seconds) -> steps`, which
+raises ValueError for a schema that it refuses. `steps` is a function `(tokens)
+-> (whether the engine allows all of them and the end after them, masks that
+were asked for, seconds that these took)`.
 """
 
 import functools
 import json
 import time
-from typing import NamedTuple
 
 import numpy as np
 
 import decoding_jax as dj
+from experiments.harness import cells
+from models.text import tokenizers
 
 # Bits of a word of a mask.
 _WORD = 32
 
 
-class Result(NamedTuple):
-  """What an engine made of a schema and its values.
+def measure(names, tasks, tokenizer, eos_id, seconds, path) -> list[dict]:
+  """Measures each of `schema_tasks.SchemaTask` with engines of these names.
 
-  Attributes:
-    error: why it was refused; "" if it was compiled.
-    seconds: it took to compile, or to refuse.
-    rejected: valid values that it does not allow.
-    accepted: invalid values that it allows.
-    masks: that were asked for.
-    mask_seconds: together.
+  Automata are compiled for `seconds` at most.
   """
-  error: str
-  seconds: float
-  rejected: int = 0
-  accepted: int = 0
-  masks: int = 0
-  mask_seconds: float = 0.0
+  pieces = tokenizers.pieces(tokenizer)
 
-  @property
-  def passes(self) -> bool:
-    """Returns whether all values were told apart."""
-    return not (self.error or self.rejected or self.accepted)
+  def record(engine, task, *_):
+    compiling = functools.partial(ENGINES[engine], seconds=seconds)
+    return run(compiling, task, tokenizer, pieces, eos_id)
+
+  return cells.run([
+      cells.Cell({"engine": name, "name": task.name},
+                 functools.partial(record, name, task), (name, task.name))
+      for name in names for task in tasks], path, unit="schema")
 
 
-def run(engine, task, tokenizer, pieces, eos_id) -> Result:
-  """Returns what an engine makes of a `schema_tasks.SchemaTask`."""
+def run(engine, task, tokenizer, pieces, eos_id) -> dict:
+  """Returns what an engine makes of a task.
+
+  `refused` says why it did not compile, if so; `rejected` valid values and
+  `accepted` invalid ones are what it gets wrong.
+  """
   begin = time.perf_counter()
+  refused, steps = "", None
   try:
     steps = engine(task.schema, pieces, eos_id)
   except ValueError as e:
-    return Result(str(e) or type(e).__name__, time.perf_counter() - begin)
-  seconds = time.perf_counter() - begin
-  wrong, masks, mask_seconds = {True: 0, False: 0}, 0, 0.0
-  for expected, values in ((True, task.valid), (False, task.invalid)):
-    for value in values:
+    refused = str(e) or type(e).__name__
+  record = {"refused": refused, "seconds": time.perf_counter() - begin,
+            "rejected": 0, "accepted": 0, "masks": 0, "mask_seconds": 0.0}
+  for valid, values in ((True, task.valid), (False, task.invalid)):
+    for value in values if steps else ():
       text = json.dumps(value, ensure_ascii=False)
       allowed, count, took = steps(tokenizer.encode(
           text, add_special_tokens=False).ids)
-      wrong[expected] += allowed != expected
-      masks, mask_seconds = masks + count, mask_seconds + took
-  return Result("", seconds, wrong[True], wrong[False], masks, mask_seconds)
+      record["rejected" if valid else "accepted"] += allowed != valid
+      record["masks"] += count
+      record["mask_seconds"] += took
+  return record
 
 
-def automaton(schema, pieces, eos_id, seconds=float("inf")):
+def passes(record) -> bool:
+  """Returns whether all values were told apart."""
+  return not (record["refused"] or record["rejected"] or record["accepted"])
+
+
+def _automaton(schema, pieces, eos_id, seconds):
   """Our automata; masks are rows of a table."""
-  found = dj.processors.json_schema(schema, pieces, eos_id, seconds=seconds)
+  tables = dj.processors.json_schema(schema, pieces, eos_id, seconds=seconds)
 
   def advance(state, token):
-    return int(found.following[state, found.classes[token]])
+    return int(tables.following[state, tables.classes[token]])
 
   return functools.partial(_follow, 0, advance,
-                           lambda state: found.allowed[state], eos_id)
+                           lambda state: tables.allowed[state], eos_id)
 
 
-def llguidance(schema, pieces, eos_id):
-  """llguidance, as `dj.processors.llguidance_engine` asks it."""
+def _llguidance(schema, pieces, eos_id, seconds):
+  del seconds
   module = dj.processors.llguidance_engine
   return _host(module.engine("schema", module.source_of_schema(schema), pieces,
                              (eos_id,)), eos_id)
 
 
-def xgrammar(schema, pieces, eos_id):
-  """XGrammar, as `dj.processors.xgrammar_engine` asks it."""
+def _xgrammar(schema, pieces, eos_id, seconds):
+  del seconds
   module = dj.processors.xgrammar_engine
   return _host(module.engine("schema", module.maker_of_schema(schema), pieces,
                              (eos_id,)), eos_id)
 
 
-def either(schema, pieces, eos_id, seconds):
+def _either(*arguments, **more):
   """Our automaton, or else llguidance, as `--grammar_engine=auto` chooses."""
   try:
-    return automaton(schema, pieces, eos_id, seconds)
+    return _automaton(*arguments, **more)
   except ValueError:
-    return llguidance(schema, pieces, eos_id)
+    return _llguidance(*arguments, **more)
+
+
+ENGINES = {"automaton": _automaton, "either": _either,
+           "llguidance": _llguidance, "xgrammar": _xgrammar}
 
 
 def _host(engine, eos_id):
@@ -114,12 +123,8 @@ def _follow(state, advance, mask_of, eos_id, tokens):
     except ValueError:  # The engine has given up.
       return False, count, took
     took, count = took + time.perf_counter() - begin, count + 1
-    if not _has(mask, token):
+    if not mask[token // _WORD] >> np.uint32(token % _WORD) & 1:
       return False, count, took
     if token != eos_id:
       state = advance(state, token)
   return True, count, took
-
-
-def _has(mask, token):
-  return bool(mask[token // _WORD] >> np.uint32(token % _WORD) & 1)

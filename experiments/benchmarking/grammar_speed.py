@@ -1,5 +1,6 @@
 """Tokens a second with and without a grammar, and how many texts are valid."""
 
+import functools
 import json
 
 import jax
@@ -7,29 +8,52 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import text_tables
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.harness import cells
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
 _PROMPT = "x = "
+_TITLES = {"texts": "texts", "ended": "ended", "valid": "valid %",
+           "rate": "tokens/s", "per_call": "tokens a call",
+           "host": "host ms a step"}
+_SPECS = {"texts": ".0f", "ended": ".0f", "valid": ".0f", "rate": ".0f"}
 
 
-def table(config, tasks):
-  """Returns the lines of a table of methods and engines on all schemas."""
+def measure(config, tasks, path) -> list[dict]:
+  """Measures methods with each grammar on all `schema_tasks`."""
   with launch.user_errors(OSError, ValueError):
     folders = [launch.model_folder(x) for x in (config.target, config.draft)]
     pair = model_pair.with_params(model_pair.open_pair(*folders))
   pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
   methods = [dj.methods.autoregressive(), dj.methods.speculative(3),
              dj.methods.rsd_s(2, 3)]
-  lines = [["method", "grammar", "texts", "ended", "valid %", "tokens/s",
-            "tokens a call", "host ms a step"]]
-  for method in methods:
-    for name, make in _GRAMMARS.items():
-      runs = [_run(config, pair, pieces, method, make, task) for task in tasks]
-      lines.append([method.name, name, *_summary(runs)])
-  return lines
+
+  def record(method, grammar, *_):
+    runs = [_run(config, pair, pieces, method, _GRAMMARS[grammar], task)
+            for task in tasks]
+    return {key: sum(x[key] for x in runs) for key in runs[0]}
+
+  return cells.run([
+      cells.Cell({"method": method.name, "grammar": grammar},
+                 functools.partial(record, method, grammar),
+                 (method.name, grammar))
+      for method in methods for grammar in _GRAMMARS], path)
+
+
+def table(records):
+  """Returns the lines of a table of methods and grammars."""
+  return text_tables.pivot(
+      [long for x in records for long in text_tables.long_records({
+          "texts": x["texts"], "ended": x["ended"],
+          "valid": 100 * x["valid"] / max(x["ended"], 1),
+          "rate": x["tokens"] / x["seconds"],
+          "per_call": x["tokens"] / x["calls"],
+          "host": 1e3 * x["host"] / x["steps"]},
+          method=x["method"], grammar=x["grammar"])],
+      {"method": "method", "grammar": "grammar"}, titles=_TITLES, specs=_SPECS)
 
 
 def _run(config, pair, pieces, method, make, task):
@@ -67,15 +91,6 @@ def _is_json(tokens, pieces):
     return True
   except ValueError:
     return False
-
-
-def _summary(runs):
-  total = {key: sum(x[key] for x in runs) for key in runs[0]}
-  return [str(total["texts"]), str(total["ended"]),
-          f"{100 * total['valid'] / max(total['ended'], 1):.0f}",
-          f"{total['tokens'] / total['seconds']:.0f}",
-          f"{total['tokens'] / total['calls']:.2f}",
-          f"{1e3 * total['host'] / total['steps']:.2f}"]
 
 
 _GRAMMARS = {

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.speculation.drafters import trigram_table
 from decoding_jax.types import NONE
 from experiments.app import launch
 from models.text import tokenizers
@@ -57,6 +56,8 @@ def make(kind: str, texts, vocab_size: int, branching: int = 8,
   if kind == "token_recycling":
     found = [(text[:-1], text[1:]) for text in texts]
     return StartTable(kind, _most_frequent(found, vocab_size, branching)[0])
+  # Few runs need it.
+  from decoding_jax.speculation.drafters import trigram_table
   found = [(trigram_table.bucket(text[:-2], text[1:-1], buckets), text[2:])
            for text in texts]
   tokens, counts = _most_frequent(found, buckets, branching)

@@ -61,50 +61,27 @@ def apply(pair: model_pair.ModelPair, prompt_length: int,
           budget: int) -> model_pair.ModelPair:
   """Applies the processors that flags ask for to both models.
 
-  Args:
-    pair: with parameters.
-    prompt_length: tokens of the longest prompt.
-    budget: most tokens of a completion.
-
-  Returns:
-    A pair; the same one if no flag is set.
-
-  Raises:
-    UserError: for flags with values that are wrong or too large, and for
-      several of those that say how the completion ends.
+  `prompt_length` is of the longest prompt, `budget` the most new tokens.
   """
+  return _applied(pair, prompt_length, budget, _grammar)
+
+
+def with_penalties(pair, prompt_length, budget) -> model_pair.ModelPair:
+  """Applies all processors but that of a grammar, to estimate memory by."""
+  return _applied(pair, prompt_length, budget, lambda pair: None)
+
+
+def _applied(pair, prompt_length, budget, make_grammar):
   with launch.user_errors(ValueError, ImportError, OSError):
-    grammar = _grammar(pair)
-    found = [*_penalties(pair, budget),
-             *_thinking(pair),
-             *([grammar] if grammar else []),
-             # The last one: where it forbids all that a grammar allows, it is
-             # ignored.
-             *_no_repeat(pair, prompt_length, budget),
-             *_momentum(pair, prompt_length, budget)]
-  return mesh_lib.with_processors(pair, found)
-
-
-def with_penalties(pair: model_pair.ModelPair, prompt_length: int,
-                   budget: int) -> model_pair.ModelPair:
-  """Applies all processors but that of a grammar, to estimate memory by.
-
-  Args:
-    pair: its parameters may be shapes.
-    prompt_length: tokens of the longest prompt.
-    budget: most tokens of a completion.
-
-  Returns:
-    A pair.
-
-  Raises:
-    UserError: for values that no processor can be made of.
-  """
-  with launch.user_errors(ValueError):
-    return mesh_lib.with_processors(pair, [
+    grammar = make_grammar(pair)
+    processors = [
         *_penalties(pair, budget), *_thinking(pair),
+        *([grammar] if grammar else []),
+        # The last one: where it forbids all that a grammar allows, it is
+        # ignored.
         *_no_repeat(pair, prompt_length, budget),
-        *_momentum(pair, prompt_length, budget)])
+        *_momentum(pair, prompt_length, budget)]
+  return mesh_lib.with_processors(pair, processors)
 
 
 def form() -> bool:

@@ -14,8 +14,6 @@ from decoding_jax import metrics
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import model_pair
-from experiments.scoring import text_metrics
-from experiments.scoring import text_sets
 from experiments.timing import stopwatch
 from models.text import batching
 
@@ -54,16 +52,7 @@ def shows_trees() -> bool:
 
 
 def check(methods, sampling) -> None:
-  """Checks that the flags fit the methods and each other.
-
-  Args:
-    methods: list of `dj.Method`.
-    sampling: a `dj.Sampling`.
-
-  Raises:
-    UserError: naming flags, and a method that has no tree or whose text is only
-      known at its end.
-  """
+  """Raises `UserError` unless the flags fit the methods and each other."""
   trees = shows_trees() and ("--show_tree" if _SHOW.value else "--tree_svg")
   other = next((x.name for x in methods if not isinstance(
       x.sampled if sampling.temperature else x.greedy, dj.Pair)), "")
@@ -88,22 +77,9 @@ def check(methods, sampling) -> None:
 def stream(prompt, pair, keys, prompts, lengths, **arguments):
   """Prints prompt and completion while they grow.
 
-  Characters that a further token could still change are held back.
-
-  Args:
-    prompt: a text.
-    pair: a `model_pair.ModelPair`, on one device.
-    keys: `[1]` random keys.
-    prompts: `[1, P]` int32, the tokens of the text.
-    lengths: `[1]` int32.
-    **arguments: further ones of `dj.stream`, `method` among them.
-
-  Returns:
-    The `dj.Generation`, and a phrase about the time it took.
-
-  Raises:
-    UserError: for a mesh, a token of the prompt that the target does not have,
-      or logits that are NaN.
+  Characters that a further token could still change are held back. `keys` and
+  `lengths` are `[1]`, `prompts` are `[1, P]`; `arguments` are those of
+  `dj.stream`. Returns the `dj.Generation`, and a phrase about its time.
   """
   if pair.mesh is not None:
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
@@ -123,12 +99,7 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
 
 
 def _took(times, counts):
-  """Returns a phrase about the time of a stream.
-
-  Args:
-    times: in seconds, of the start and of each part.
-    counts: tokens after each part.
-  """
+  """Returns a phrase about a stream: `times` has its start, `counts` tokens."""
   total = f"{times[-1] - times[0]:.1f} s with compilation"
   added, seconds = np.diff(counts), np.diff(times[1:])
   grows = added > 0
@@ -152,22 +123,7 @@ def _models(pair, arguments):
 
 
 def show_trees(pair, keys, prompts, lengths, **arguments):
-  """Decodes step by step, and shows the tree of each.
-
-  Args:
-    pair: a `model_pair.ModelPair`, on one device.
-    keys: `[1]` random keys.
-    prompts: `[1, P]` int32.
-    lengths: `[1]` int32.
-    **arguments: further ones of `dj.begin`, `method` among them.
-
-  Returns:
-    The `dj.Generation`, and a phrase about its steps.
-
-  Raises:
-    UserError: for a mesh, logits that are NaN, or a file that cannot be
-      written.
-  """
+  """Decodes step by step, and shows the tree of each; arguments as `stream`."""
   if pair.mesh is not None:
     raise launch.UserError("--show_tree and --mesh: trees are shown on one "
                            "device.")
@@ -195,14 +151,7 @@ def show_trees(pair, keys, prompts, lengths, **arguments):
 def more_texts(generate, out, lengths, decode) -> list[str]:
   """Returns the lines that `--texts` adds to a completion.
 
-  Args:
-    generate: `(count) -> dj.Generation` of so many further rows of the prompt.
-    out: the `dj.Generation` of one row.
-    lengths: `[1]` int32, of the prompt.
-    decode: `(tokens) -> text`.
-
-  Returns:
-    A line for each text and one of metrics; none for one text.
+  `generate` is `(count) -> dj.Generation` of `count` more rows of the prompt.
   """
   if TEXTS.value == 1:
     return []
@@ -213,6 +162,8 @@ def more_texts(generate, out, lengths, decode) -> list[str]:
 
 def _diversity(texts) -> str:
   """Returns a line of the metrics of a set of texts."""
+  # Few runs need them.
+  from experiments.scoring import text_metrics, text_sets
   line = (f"{len(texts)} texts: {len(set(texts))} different, distinct-1 "
           f"{text_sets.distinct(texts, 1):.2f}, distinct-2 "
           f"{text_sets.distinct(texts, 2):.2f}, self-BLEU "
@@ -242,16 +193,7 @@ def _tokens(generate, out, lengths):
 
 
 def compare(name: str, complete, plain) -> str:
-  """Times a method and plain decoding, three times in turn.
-
-  Args:
-    name: of the method.
-    complete: decodes by it, `() -> dj.Generation`.
-    plain: the same, autoregressively.
-
-  Returns:
-    A line with the medians of both rates, and their ratio.
-  """
+  """Times a method and plain decoding, three times in turn, as a line."""
   decoders = (plain, complete)
   with tqdm.tqdm(total=len(decoders) * (1 + _ROUNDS), unit="run", leave=False,
                  desc="compiling plain decoding", dynamic_ncols=True,

@@ -15,11 +15,13 @@ from experiments.flags import constraint_flags
 from experiments.flags import model_flags
 from models.text import tokenizer_files
 
+# Value of `--method` that measures and chooses.
+AUTO = "auto"
 # Of the target's authors: settings that they recommend.
 _FILE = tokenizer_files.GENERATION
 METHOD = flags.DEFINE_string(
     "method", "rsd_s",
-    method_specs.help_text("auto of experiments.generate and complete"))
+    method_specs.help_text("auto, which measures and chooses"))
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                       "Most tokens to generate.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,
@@ -60,16 +62,10 @@ def remarks() -> list[str]:
 
 
 def recommended(target, sampling, penalties):
-  """Returns the settings that a target's authors recommend.
+  """Returns a line of other settings that a target's authors recommend.
 
-  Args:
-    target: its folder, or its name.
-    sampling: dict from names of flags to the values in use, such as
-      temperature; the names are those of `generation_config.json`.
-    penalties: the same of flags that greedy decoding reads too.
-
-  Returns:
-    A line; "" if they recommend no other values.
+  `sampling` and `penalties` are dicts from names of `generation_config.json` to
+  values in use; greedy decoding reads penalties alone.
   """
   folder = launch.model_folder(target)
   setting = functools.partial(tokenizer_files.setting, folder, _FILE)
@@ -84,16 +80,43 @@ def recommended(target, sampling, penalties):
   return f"{_FILE} of the target recommends {' '.join(wanted)}."
 
 
-def unfinished(tokens, eos_id) -> str:
-  """Returns a line if a text that was to have a form is not complete.
+def methods(batch, draft=None, reward=False) -> list[dj.Method]:
+  """Returns the methods that may decode: the one of the flags, or of `auto`.
 
   Args:
-    tokens: of the completion, the end included.
-    eos_id: tokens that end a text.
-
-  Returns:
-    A line; "" if the text has ended.
+    batch: rows decoded together.
+    draft: the drafter, once it is open.
+    reward: whether there is a reward.
   """
+  if METHOD.value == AUTO:
+    return _auto_method().methods(draft or model_flags.has_drafter(), batch)
+  if model_flags.memory_budget() is not None:
+    raise launch.UserError(f"--memory_budget and --method={METHOD.value}: it is"
+                           f" --method={AUTO} that chooses by a budget.")
+  return [method_specs.from_flag(METHOD.value, [AUTO], reward)]
+
+
+def choose(pair, prompts, lengths, batch):
+  """Returns what `auto` chooses, an `auto_method.Choice`."""
+  return _auto_method().choose(pair, prompts, lengths, MAX_NEW_TOKENS.value,
+                               sampling(), batch, model_flags.memory_budget())
+
+
+def _auto_method():
+  # Few runs need it, and it imports much.
+  from experiments.timing import auto_method
+  return auto_method
+
+
+def settings() -> dict:
+  """Returns what texts depend on, as JSON values by name."""
+  return {flag.name: flag.value for flag in (
+      _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P, _TYPICAL_P, MAX_NEW_TOKENS, SEED,
+      _GUIDE)}
+
+
+def unfinished(tokens, eos_id) -> str:
+  """Returns a line if a text that was to have a form has not ended, else ""."""
   if len(tokens) and tokens[-1] in eos_id:
     return ""
   return (f"stopped at --max_new_tokens={MAX_NEW_TOKENS.value}: the text is "
@@ -101,18 +124,7 @@ def unfinished(tokens, eos_id) -> str:
 
 
 def open_pair(methods) -> model_pair.ModelPair:
-  """Opens the models of the flags; no parameters are read.
-
-  Args:
-    methods: list of `dj.Method`, those that may decode.
-
-  Returns:
-    A `ModelPair`, see `model_pair.open_pair`.
-
-  Raises:
-    UserError: for models that cannot be opened, a draft model that is needed
-      and not named, or a start table of another method.
-  """
+  """Opens the models of the flags; no parameters are read."""
   pair = model_flags.open_pair(METHOD.value, methods)
   start_tables.check_used(pair.start, methods)
   return model_pair.with_features(pair, methods)
@@ -121,15 +133,8 @@ def open_pair(methods) -> model_pair.ModelPair:
 def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
   """Reads the parameters of the pair, if there is memory for the run.
 
-  Args:
-    pair: of `open_pair`.
-    methods: list of `dj.Method`, as for `open_pair`.
-    batch: rows decoded together, at most.
-    max_rows: rows that have a cache at a time, at most.
-    prompt_length: P, tokens of the longest prompt.
-
-  Returns:
-    The pair with parameters, see `mesh.load`, and what `--guide` makes of it.
+  `batch` rows are decoded together, `max_rows` have a cache at a time, and the
+  longest prompt has `prompt_length` tokens.
   """
   pair = mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
                    max_rows, prompt_length, MAX_NEW_TOKENS.value,

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import pathlib
 import sys
 import time
 
@@ -11,9 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.grammars import grammar_source
-from decoding_jax.grammars.finite_automata import TooLarge
-from decoding_jax.grammars.json_schema.schema_source import Unsupported
 from experiments.app import multihost
 
 AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR = (
@@ -39,8 +37,10 @@ _LEAST_SECONDS = 1.0
 
 
 def settings() -> dict:
-  """Returns the values of flags that texts depend on, by their names."""
-  return {flag.name: flag.value for flag in (GRAMMAR, CHOICES, _ENGINE)}
+  """Returns what texts depend on: the engine, and the texts of files."""
+  return {_ENGINE.name: _ENGINE.value, **{
+      flag.name: flag.value and pathlib.Path(flag.value).read_text("utf-8")
+      for flag in (GRAMMAR, CHOICES)}}
 
 
 def of_regex(pattern, pieces, eos_id):
@@ -52,16 +52,10 @@ def of_regex(pattern, pieces, eos_id):
 
 
 def of_schema(schema, pieces, eos_id):
-  """Returns the processor of a JSON schema, and its parameters.
-
-  Args:
-    schema: a text.
-    pieces: the bytes of V tokens.
-    eos_id: tokens that end a text.
-
-  Raises:
-    ValueError: if no engine that may follow it takes it.
-  """
+  """Returns the processor of a JSON schema, and its parameters."""
+  # Few runs need them.
+  from decoding_jax.grammars.finite_automata import TooLarge
+  from decoding_jax.grammars.json_schema.schema_source import Unsupported
   name = _ENGINE.value
   if name not in (AUTO, AUTOMATON):
     return _host(_engine(name).json_schema(schema, pieces, eos_id), name)
@@ -84,6 +78,7 @@ def of_schema(schema, pieces, eos_id):
 
 def of_grammar(text, pieces, eos_id):
   """Returns the processor of a grammar of GBNF or Lark, and its parameters."""
+  from decoding_jax.grammars import grammar_source  # Few runs need it.
   gbnf = grammar_source.is_gbnf(text)
   if _ENGINE.value == AUTOMATON or _ENGINE.value == XGRAMMAR and not gbnf:
     raise ValueError(f"--grammar_engine={_ENGINE.value}: it does not read "
@@ -138,11 +133,7 @@ def _say(line):
 
 
 def report(params) -> str:
-  """Returns a line on the time that a grammar took on the host; "" for none.
-
-  Args:
-    params: of a target, with those of its processors.
-  """
+  """Returns a line on the time that a grammar took on the host, else ""."""
   found = _applied(params, dj.processors.HostGrammar)
   if found is None:
     return ""
@@ -152,15 +143,9 @@ def report(params) -> str:
 
 
 def ends(pair, texts) -> tuple[np.ndarray, np.ndarray]:
-  """Returns which texts are complete by the grammar or stop strings of a run.
+  """Returns which texts `[N, T]` may and must end, two arrays `[N]` bool.
 
-  Args:
-    pair: whose processors and end tokens are used.
-    texts: `[N, T]` int32, the tokens of completions.
-
-  Returns:
-    Two arrays `[N]` bool: where a text may end, and where it must. Both are
-    False without a grammar.
+  By the grammar or stop strings of a pair; both are False without one.
   """
   for processor, *kinds in (
       (dj.processors.automaton(), dj.processors.Automaton,

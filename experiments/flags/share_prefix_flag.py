@@ -12,12 +12,10 @@ _ALL = 2**30
 
 
 def apply(pair, prompts=None):
-  """Returns the pair, with what `mesh.generate` may share of its prompts.
+  """Returns the pair, with the prefix of prompts that batches may share.
 
-  Args:
-    pair: a `ModelPair`.
-    prompts: tokens of each, of a run whose batches all share the same, so that
-      none needs a program of its own; None: each batch shares what it can.
+  Of all `prompts`, so that no batch needs a program of its own; None: each
+  batch shares what it can.
   """
   if not _SHARE.value:
     return pair

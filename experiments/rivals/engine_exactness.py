@@ -49,20 +49,13 @@ _LEAST_EXPECTED = 5
 
 
 class Finding(NamedTuple):
-  """A line of the table.
-
-  Attributes:
-    name: of the setting.
-    same: tokens up to the first that differs from ours at temperature 0, of
-      all texts together, and all tokens.
-    p_value, control: of chi-square, by the right table and by a wrong one.
-    error: why the engine gave no answer, or "".
-  """
-  name: str
+  """A line of the table."""
+  name: str  # Of the setting.
+  # At temperature 0, tokens up to the first that differs from ours, and all.
   same: tuple[int, int] = (0, 0)
-  p_value: float = 0.0
-  control: float = 0.0
-  error: str = ""
+  p_value: float = 0.0  # Of chi-square by the right table.
+  control: float = 0.0  # By a wrong one.
+  error: str = ""  # Why the engine gave no answer.
 
   @property
   def is_right(self) -> bool:
@@ -72,17 +65,7 @@ class Finding(NamedTuple):
 
 
 def test(name, texts, length, seed=0):
-  """Tests all settings of an engine.
-
-  Args:
-    name: a key of `engines.ENGINES`.
-    texts: number of texts at temperature 1.
-    length: tokens of each.
-    seed: of the first text; others follow.
-
-  Returns:
-    list of `Finding`.
-  """
+  """Tests all settings of an engine by `texts` texts of `length` tokens."""
   target, draft = exactness.random_tables(_VOCAB)
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
@@ -108,12 +91,10 @@ def table(findings) -> str:
 
 
 def p_value(texts, table_, window) -> float:
-  """Returns the p-value of windows of texts, given the tokens before them.
+  """Returns the p-value of windows of texts `[N, T]`, given the token before.
 
-  Args:
-    texts: `[N, T]` tokens; the first of each is only a condition.
-    table_: `[V, V]` distributions.
-    window: tokens of a window.
+  `table_ [V, V]` has the distributions; the first token of a text is only a
+  condition.
   """
   from scipy import stats  # Takes half a second, and few programs need it.
   blocks = np.stack([

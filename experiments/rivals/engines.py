@@ -23,33 +23,19 @@ HUGGING_FACE, GGUF = "huggingface", "gguf"
 
 
 class Engine(NamedTuple):
-  """An engine, and how it is run.
-
-  Attributes:
-    server: module of its server, see `subprocess_server`.
-    packages: modules that it needs.
-    requirements: what its environment has installed; () for an engine that runs
-      in this Python.
-    removed: packages that come along and are not needed for text: its import
-      fails where they do not fit the installed torch.
-    hint: the command that makes it available.
-    settings: of its server.
-    weights: types of weights that it computes with, of `runs.WEIGHTS`.
-    format: of the model files that its server is given.
-    per_setting: whether a process has one setting only.
-    inexact: settings whose texts above temperature 0 do not have the target's
-      distribution, as `experiments.exactness --engine` found.
-    environment: variables of its process.
-  """
-  server: str
-  packages: tuple[str, ...]
+  """An engine, and how it is run."""
+  server: str  # Module of its server, see `subprocess_server`.
+  packages: tuple[str, ...]  # Modules that it needs.
+  # Of its environment; () for an engine that runs in this Python.
   requirements: tuple[str, ...] = ()
+  # Not needed for text; import fails where they do not fit the torch there.
   removed: tuple[str, ...] = ()
-  hint: str = ""
+  hint: str = ""  # The command that makes it available.
   settings: tuple[str, ...] = ("plain",)
   weights: tuple[str, ...] = ("float32", "bfloat16")
   format: str = HUGGING_FACE
-  per_setting: bool = False
+  per_setting: bool = False  # Whether a process has one setting only.
+  # Settings that `experiments.exactness --engine` refutes above temperature 0.
   inexact: tuple[str, ...] = ()
   environment: dict[str, str] = {}
 
@@ -119,17 +105,9 @@ def versions(name) -> str:
 
 
 def prepare(name) -> pathlib.Path:
-  """Makes the environment of an engine, unless it is there.
+  """Makes the environment of an engine, unless it is there; returns its folder.
 
-  Args:
-    name: a key of `ENGINES`.
-
-  Returns:
-    Its folder.
-
-  Raises:
-    ValueError: in one line, for an engine without an environment, or if its
-      packages cannot be installed.
+  Raises ValueError, in one line, if its packages cannot be installed.
   """
   engine, folder = ENGINES[name], FOLDER / name
   if not engine.requirements:

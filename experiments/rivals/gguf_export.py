@@ -34,14 +34,8 @@ _NORMAL = 1
 def write(folder, path, weights) -> None:
   """Writes a Llama as a GGUF file, which appears whole or not at all.
 
-  Args:
-    folder: of the model, as transformers writes it.
-    path: of the file.
-    weights: a key of `KINDS`, of the matrices; a matrix whose rows have no
-      whole blocks of 32 stays in float32, as do norms.
-
-  Raises:
-    ValueError: for another architecture, or without the package `gguf`.
+  `weights` is a key of `KINDS`, of the matrices; a matrix whose rows have no
+  whole blocks of 32 stays in float32, as do norms.
   """
   fields = llama_files.config(folder)
   path = pathlib.Path(path)

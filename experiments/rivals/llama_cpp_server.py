@@ -28,16 +28,7 @@ _TYPES = xllamacpp.common_speculative_type
 
 
 def load(request):
-  """Loads the target, and the draft if the setting has one.
-
-  Args:
-    request: `target` and `draft`, GGUF files; `weights` of the target;
-      `setting` and `length`; `max_length` of a text; `threads`, or 0 for all
-      cores.
-
-  Returns:
-    The server, and an answer with threads and the device.
-  """
+  """Loads the target, and the draft if the setting has one."""
   threads = subprocess_server.threads(request)
   params = xllamacpp.CommonParams()
   params.model.path = request["target"]

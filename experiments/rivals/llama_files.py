@@ -13,11 +13,7 @@ _TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 def config(folder) -> dict:
-  """Returns the fields of `config.json`.
-
-  Raises:
-    ValueError: for another architecture, or scaled rotary embeddings.
-  """
+  """Returns the fields of `config.json`; ValueError if no plain Llama."""
   fields = json.loads((pathlib.Path(folder) / "config.json").read_text("utf-8"))
   if fields["model_type"] != "llama" or fields.get("rope_scaling"):
     raise ValueError(f"'{folder}' is of the architecture "

@@ -32,16 +32,7 @@ _NO_TOKEN = 2**31 - 1
 
 
 def load(request):
-  """Builds the models, and a pipeline of the setting.
-
-  Args:
-    request: `target` and `draft`, folders; `weights` of the target;
-      `draft_dtype`; `setting`; `threads`, or 0 for all cores; `folder` for the
-      built models.
-
-  Returns:
-    The pipeline, and an answer with threads and the device.
-  """
+  """Builds the models, and a pipeline of the setting."""
   threads = subprocess_server.threads(request)
   scheduler = genai.SchedulerConfig()
   scheduler.cache_size = _CACHE_GB
@@ -129,11 +120,9 @@ def _no_tokenizer():
 
 
 def build(folder, eight_bits):
-  """Returns a Llama as an `openvino.Model`.
+  """Returns a Llama as an `openvino.Model`, perhaps with int8 matrices.
 
-  Args:
-    folder: of the model, see `llama_files`.
-    eight_bits: whether matrices are int8 with a scale for each output channel.
+  These have a scale for each output channel.
   """
   config, weights = llama_files.config(folder), llama_files.tensors(folder)
   matrix = _matrix_8 if eight_bits else ops.constant

@@ -38,33 +38,17 @@ _LARGEST_SCALE, _PRECISION = 16.0, 4e-3
 
 
 def config_of(settings, model):
-  """Returns the architecture of one of the two models.
-
-  Args:
-    settings: `vocab_size`, `max_length` and `dtype`.
-    model: `dim`, `num_layers`, `num_heads`, `num_kv_heads`, `head_dim` and
-      `hidden_dim`.
-
-  Returns:
-    A `transformer.Config`.
-  """
+  """Returns the architecture of a model: `settings.pair`, and its own sizes."""
   return transformer.Config(
       vocab_size=settings.vocab_size, max_length=settings.max_length,
       tie_embeddings=False, dtype=settings.dtype, **model)
 
 
 def make(settings):
-  """Builds the two models.
+  """Builds two (config, parameters) by `pair` of `configs/benchmark.py`.
 
-  Args:
-    settings: `pair` of `configs/benchmark.py`.
-
-  Returns:
-    Two pairs of a `transformer.Config` and parameters, and a dict of what was
-    measured: `overlap` and `perplexity`.
-
-  Raises:
-    ValueError: for settings that no pair can meet.
+  Also returns the `overlap` and `perplexity` measured. Raises ValueError for
+  settings that no pair can meet.
   """
   _check(settings)
   # Measured in float32, on numbers rounded to the type of the files.
@@ -90,17 +74,9 @@ def make(settings):
 
 
 def write(folder, settings):
-  """Writes the pair into a folder, which appears whole or not at all.
+  """Writes the pair of `make` into `folder/target` and `folder/draft`.
 
-  Args:
-    folder: to write; gets subfolders `target` and `draft`.
-    settings: see `make`.
-
-  Returns:
-    dict: the measurements of `make`, and the settings.
-
-  Raises:
-    ValueError: see `make`.
+  The folder appears whole or not at all. Returns measurements and settings.
   """
   *models_, found = make(settings)
   found["settings"] = settings.to_dict()
@@ -114,15 +90,9 @@ def write(folder, settings):
 
 
 def measure(models_, texts):
-  """Measures overlap and perplexity of two models on texts.
+  """Measures two models on texts `[R, T]`: E sum min(t, d), and perplexity.
 
-  Args:
-    models_: target and draft: of each the config and the parameters.
-    texts: `[R, T]` int32.
-
-  Returns:
-    dict: `overlap`, E sum min(t, d), and `perplexity` of the target's
-      distribution, both means over all tokens but the first of each text.
+  Both are means over all tokens but the first of each text.
   """
   distributions = [_logits(config, params, texts) for config, params in models_]
   overlap, perplexity = _figures(*distributions)
@@ -212,11 +182,7 @@ def _with_scales(settings, params, scales):
 
 
 def _parts(settings, config, params, texts):
-  """Returns logits of the core alone and of the rest alone, normalized.
-
-  Returns:
-    list of two `[R, T, V]`, and `[2]`, their standard deviations before.
-  """
+  """Returns normalized logits `[R, T, V]` of core and rest, and scales."""
   found = [_logits(config, _with_scales(settings, params, scales), texts)
            for scales in ((1.0, 0.0), (0.0, 1.0))]
   units = np.array([float(x.std(axis=-1).mean()) for x in found])

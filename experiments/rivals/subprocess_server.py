@@ -28,30 +28,16 @@ class Failure(Exception):
 
 
 class Rival(NamedTuple):
-  """A server that runs.
-
-  Attributes:
-    process: its `subprocess.Popen`.
-    log: file with its stderr.
-    answer: to the request to load, with the device that it uses.
-  """
+  """A server that runs."""
   process: subprocess.Popen
-  log: Any
-  answer: dict
+  log: Any  # File with its stderr.
+  answer: dict  # To the request to load, with the device that it uses.
 
 
 def start(tool, load) -> Rival:
-  """Starts a server and lets it load the models.
+  """Starts a server, which loads the models; raises `Failure`.
 
-  Args:
-    tool: a key of `engines.ENGINES`.
-    load: JSON object, see the server.
-
-  Returns:
-    A `Rival`, to be passed to `stop` in the end.
-
-  Raises:
-    Failure: if the server fails.
+  It is to be ended by `stop`.
   """
   log, engine = tempfile.TemporaryFile("w+"), engines.ENGINES[tool]
   path = os.pathsep.join(filter(None, [str(_ROOT),
@@ -69,18 +55,10 @@ def start(tool, load) -> Rival:
 
 
 def generate(rival, request) -> dict:
-  """Makes a rival generate.
+  """Makes a rival generate; raises `Failure`, after which others may follow.
 
-  Args:
-    rival: of `start`.
-    request: JSON object, see the server.
-
-  Returns:
-    JSON object: `tokens` of each row without its prompt, `seconds`,
-    `target_calls`, `peak_bytes`; the last two may be None.
-
-  Raises:
-    Failure: if the request fails; others may follow.
+  Returns `tokens` of each row without its prompt, `seconds`, and
+  `target_calls` and `peak_bytes`, which may be None.
   """
   return _ask(rival, {"generate": request})
 
@@ -98,11 +76,8 @@ def stop(rival) -> None:
 def serve(load, generate_) -> None:
   """Answers requests until stdin ends: the main loop of a server.
 
-  All other output of this process goes to stderr.
-
-  Args:
-    load: `JSON object -> (state, answer)`.
-    generate_: `state, JSON object -> answer`.
+  `load` is `request -> (state, answer)`, `generate_` is `(state, request) ->
+  answer`. All other output of this process goes to stderr.
   """
   answers, state = os.fdopen(os.dup(1), "w"), None
   os.dup2(2, 1)
@@ -122,12 +97,6 @@ def serve(load, generate_) -> None:
 def threads(request) -> int:
   """Returns how many threads a server is to use: all cores for none."""
   return request["threads"] or len(os.sched_getaffinity(0))
-
-
-def check_no_min_p(request) -> None:
-  """Raises a ValueError for min-p, which some engines lack."""
-  if request["min_p"]:
-    raise ValueError(f"min_p={request['min_p']}: this engine has none.")
 
 
 def _ask(rival, request):

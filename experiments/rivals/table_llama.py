@@ -22,13 +22,7 @@ _LARGE = 16.0
 
 
 def write(folder, table) -> None:
-  """Writes a model as transformers does.
-
-  Args:
-    folder: to write.
-    table: `[V, V]`, the distribution of the next token by the last one, for V
-      of at most `SIZE`.
-  """
+  """Writes the model of a table `[V, V]`, V <= `SIZE`, as transformers does."""
   config = transformer.Config(
       vocab_size=SIZE, max_length=2048, dim=SIZE, num_layers=1, num_heads=1,
       num_kv_heads=1, head_dim=SIZE, hidden_dim=SIZE, tie_embeddings=False,

@@ -22,15 +22,7 @@ from experiments.rivals import subprocess_server
 
 
 def load(request):
-  """Loads both models.
-
-  Args:
-    request: `target` and `draft`, folders; `dtype` and `draft_dtype`;
-      `threads`, their number, or 0 for the cores that this process may use.
-
-  Returns:
-    The models by name, and an answer with threads and the device.
-  """
+  """Loads both models; returns them by name, and an answer."""
   torch.set_num_threads(subprocess_server.threads(request))
   # Weights become constants, which compiled programs may rearrange.
   torch._inductor.config.freezing = True  # pylint: disable=protected-access
@@ -46,17 +38,7 @@ def load(request):
 
 
 def generate(models, request):
-  """Continues prompts.
-
-  Args:
-    models: of `load`.
-    request: `setting`; `length`, drafted tokens per step;
-      `prompts`, of one length; `max_new_tokens`; `temperature`; `top_k`;
-      `top_p`; `min_p`; `seed`.
-
-  Returns:
-    The answer, see `subprocess_server.generate`.
-  """
+  """Continues prompts of one length; see `subprocess_server.generate`."""
   target = models["target"]
   options = {
       **_sampling(request), **_SETTINGS[request["setting"]](models, request)

@@ -21,15 +21,7 @@ from experiments.rivals import subprocess_server
 
 
 def load(request):
-  """Starts an engine.
-
-  Args:
-    request: `target` and `draft`, folders; `dtype` of both; `setting` and
-      `length`; `max_length` of a text; `memory_share` of a GPU.
-
-  Returns:
-    The engine, and an answer with the device.
-  """
+  """Starts an engine."""
   engine = vllm.LLM(
       model=request["target"], skip_tokenizer_init=True,
       dtype=request["dtype"], max_model_len=request["max_length"],

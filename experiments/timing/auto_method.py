@@ -1,19 +1,14 @@
 """Finds the fastest method for one or two models, a batch and this device.
 
-Measures forwards of both models by their number of tokens, and short runs of a
-few methods, which also give acceptance rates. The texts of these runs tell of
-other ways to verify, of best-first trees and of drafts without a model; see
-`text_estimates`. From all that, `tree_planning` predicts the rate of every
-tree, and of autoregressive decoding, and `row_plans` those of rows that share a
-budget. The best ones are tried next to autoregressive decoding, and the fastest
-is chosen, of the first runs as well.
-
-Of a head on the target's features no forward is timed: its cost is part of what
-the runs take besides the target's forwards. Nor do texts show what it drafts:
-path verification is assumed to accept as much as node-by-node.
+At most ten candidates decode a few steps at a time, in turn with plain
+decoding, for 20 seconds; those that fall far behind the best one leave early.
+On a slow machine those are left out that would be compiled after a minute. A
+table tells what was measured, and what the speed would be if the target scored
+a tree at the cost of one token.
 """
 
-import functools
+import itertools
+import statistics
 import time
 from typing import Any, NamedTuple
 
@@ -24,458 +19,318 @@ import tqdm
 import decoding_jax as dj
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
-from decoding_jax.speculation import tree_planning
-from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import method_specs
+from experiments.app import text_tables
 from experiments.devices import draft_levels
-from experiments.devices import mesh
-from experiments.devices import tree_memory
-from experiments.scoring import text_distributions
+from experiments.devices import memory_estimate
+from experiments.devices import model_pair
 from experiments.timing import forward_cost
-from experiments.timing import row_plans
-from experiments.timing import stopwatch
-from experiments.timing import text_estimates
 
-# Runs that measure acceptance: a chain by depth, siblings by rank, and a beam
-# for the gain of width.
-_CHAIN = {"name": "speculative", "depth": 5}
-_SIBLINGS = {"name": "rsd_c", "branching": (4, 2)}
-_BEAM = {"name": "rsd_s", "width": 4, "depth": 3}
-_PLAIN = {"name": "autoregressive"}
-# Drafts without a model.
-_RECYCLING = {"name": "token_recycling", "widths": (4, 4, 3), "branching": 4}
-_LOOKUP = {"name": "prompt_lookup", "depth": 4, "num_paths": 2, "max_ngram": 3}
-_SUFFIX = {"name": "suffix", "nodes": 8, "depth": 8, "num_paths": 8}
-# A drafted chain, of the depth of the best one, or copies.
-_COPIES = {"name": "copy_or_draft", "copies": 8, "min_ngram": 3, "max_ngram": 8}
-_MODEL_FREE = (_RECYCLING, _LOOKUP, _SUFFIX)
-# Methods whose children are no samples.
-_MATCHED = ("opt_tree", row_plans.NAME, *(spec["name"] for spec in _MODEL_FREE))
-_ROUNDS = 6
-# Of slow models fewer will do: the runs of a part end after so many seconds,
-# but not before two rounds.
-_SECONDS = 8
-# Methods to try out, each of which takes a compilation: the best ones of
-# different names, and of different ways to verify, since one that accepts more
-# may take longer.
-_NAMES = 2
-_FINALISTS = 4
-# Texts, and elements of their distributions, from which acceptance is
-# estimated.
-_TEXTS = 8
-_MOST_ELEMENTS = 2**25
-_MOST_TOKENS = 128
-_MOST_NODES = 31
-_MOST_LEVELS = 8
-# Smaller gains are noise.
+PLAIN = "autoregressive"
+# Rows up to which nodes of a tree are nearly free on most devices.
+_FEW = 4
+# By what drafts, and whether few rows are decoded together; those that usually
+# win come first.
+_CANDIDATES = {
+    ("model", True): (
+        "speculative(4, traversal)", "rsd_s(2, 3)", "copy_or_draft(4)",
+        "speculative(2, traversal)", "speculative(7, traversal)",
+        "rsd_s(4, 4)", "opt_tree(8, 3, 4)", "prompt_lookup(4, 2)"),
+    ("model", False): (
+        "speculative(2, traversal)", "speculative(1)",
+        "shared_budget(1, 4, 4)", "speculative(4, traversal)",
+        "shared_budget(0.5, 4, 2)", "rsd_s(2, 2)", "prompt_lookup(3)",
+        "shared_budget(3, 4, 4)"),
+    ("head", True): (
+        "speculative(4, traversal)", "copy_or_draft(1, width=3)",
+        "rsd_s(2, 3)", "speculative(2, traversal)", "copy_or_draft(4)",
+        "rsd_s(4, 4)", "speculative(7, traversal)", "opt_tree(16, 6, 5)",
+        "rsd_s(6, 5)"),
+    ("head", False): (
+        "speculative(2, traversal)", "speculative(1)", "copy_or_draft(2)",
+        "speculative(4, traversal)", "rsd_s(2, 2)", "opt_tree(4, 2, 2)",
+        "prompt_lookup(3)"),
+    ("none", True): (
+        "token_recycling((4, 4, 3), 4)", "suffix(8, 8, 8)",
+        "prompt_lookup(4, 2)", "prompt_lookup(2)", "prompt_lookup(8)",
+        "token_recycling((3, 2, 1), 4)", "suffix(16, 8, 16)"),
+    ("none", False): (
+        "token_recycling((2, 1), 4)", "prompt_lookup(2)", "prompt_lookup(4)",
+        "suffix(4, 4, 4)")}
+# Seconds of all samples, and seconds after which no candidate is compiled.
+_SECONDS, _COMPILING = 20.0, 60.0
+# Of one sample; more steps than _MOST_STEPS would end texts of _TOKENS early.
+_SPAN, _MOST_STEPS, _TOKENS = 0.1, 16, 128
+_ROUNDS = 24
+# A candidate leaves below this share of the best one, after 1, 2, ... rounds.
+_LEAVES = (0.3, 0.5, 0.7, 0.8, 0.9)
+# Smaller gains over plain decoding are noise.
 _MARGIN = 1.02
+# Speed for which a smaller tree is taken under --memory_budget.
+_KEPT = 0.95
 
 
 class Choice(NamedTuple):
-  """The chosen method, and the reason.
-
-  Attributes:
-    method: the `dj.Method`.
-    plan: its `tree_planning.Plan` as measured; rates are of the whole batch.
-    predicted: predicted tokens per second.
-    plans: predictions for all methods, by falling rate.
-    reason: a line of text.
-  """
-  method: Any
-  plan: tree_planning.Plan
-  predicted: float
-  plans: list[tree_planning.Plan]
-  reason: str
+  """The chosen method, and what was measured."""
+  method: dj.Method
+  spec: str  # As `method_specs.read` takes it.
+  report: str  # A table of all candidates, and a line that says why.
 
 
-class _Run(NamedTuple):
-  """A short run.
-
-  Attributes:
-    drafter: of the method.
-    stats: counts of all rows.
-    seconds: of a step.
-    idle: share of row-steps in which a row had finished.
-    rate: tokens per second.
-    outs: the generations, one a round.
-  """
-  drafter: Any
-  stats: Any
+class _Sample(NamedTuple):
+  """Steps of a candidate that were timed together; sums over rows."""
+  emitted: int
+  calls: int
+  accepted: np.ndarray  # `[D + 1]`, calls that accepted 0, 1, ..., D drafts.
+  steps: int
   seconds: float
-  idle: float
+
+
+class _Finding(NamedTuple):
+  """What samples of a candidate say; ratios and costs are of plain decoding."""
+  spec: Any
+  method: dj.Method
+  acceptance: float
+  tokens: float
+  draft: float
+  step: float
+  expected: float
+  measured: float
   rate: float
-  outs: list = ()
 
 
-def methods(draft: Any = True) -> list[dj.Method]:
-  """Returns the methods that `choose` runs first, the plain one in front.
+def methods(draft: Any = True, batch: int = 1) -> list[dj.Method]:
+  """Returns what `choose` may run: plain decoding, then all candidates.
 
-  Args:
-    draft: a draft model or head; or whether there is one.
+  `draft` is a draft model or head, or whether there is one; `batch` rows are
+  decoded together.
   """
-  return [method_specs.read(spec) for spec in (*_specs(draft), *_MODEL_FREE)]
+  return [method_specs.read(spec) for spec in _specs(draft, batch)]
 
 
 def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
            memory_budget=None) -> Choice:
-  """Measures for some minutes, and chooses the method with the highest rate.
+  """Measures for some seconds, and chooses the method with the highest rate.
 
   Args:
-    pair: a `model_pair.ModelPair` with parameters; without a draft model,
-      methods that draft without one are tried.
+    pair: a `model_pair.ModelPair` with parameters.
     prompts: `[R, P]` int32, similar to those that will be decoded.
     lengths: `[R]` int32.
-    max_new_tokens: the budget; at most 128 tokens of it are measured.
+    max_new_tokens: the budget; at most 128 tokens of a text are decoded.
     sampling: a `dj.Sampling`.
-    batch: B, rows decoded together; None for R. Rounds take the prompts in
-      turn.
-    memory_budget: bytes that a run may need by `memory_estimate`; of the trees
-      that fit, the smallest ones are taken that keep most of the speed. None
-      for no limit.
-
-  Returns:
-    A `Choice`.
+    batch: B, rows decoded together, which take the prompts in turn; None for R.
+    memory_budget: bytes that a run may need by `memory_estimate`; of the
+      methods that fit, the one of fewest bytes is taken that keeps 95 % of the
+      speed (SpecMemo, arXiv 2506.01986). None for no limit.
 
   Raises:
     UserError: for models on a mesh, or a budget that nothing fits into.
   """
   if pair.mesh is not None:
-    raise launch.UserError("--method=auto and --mesh: forwards are timed on "
-                           "one device only; name a method.")
-  budget = min(max_new_tokens, _MOST_TOKENS)
-  prompts, lengths = np.asarray(prompts), np.asarray(lengths)
+    raise launch.UserError("--method=auto and --mesh: steps are timed on one "
+                           "device only; name a method.")
   batch = batch or len(prompts)
-  specs = _specs(pair.draft)
-  parts = (len(_timed(pair)) + row_plans.applies(pair, batch) + len(specs) + 1
-           + _FINALISTS)
-  with tqdm.tqdm(total=parts, desc="choosing a method", unit="part",
-                 leave=False, dynamic_ncols=True) as bar:
-    curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
-    run = functools.partial(_runs, pair, prompts, lengths, budget, sampling,
-                            batch, bar)
-    first = run(specs)
-    plans = _predicted(pair, first, curves, batch, lengths, sampling)
-    if memory_budget is not None:
-      plans = _fitting(plans, pair, batch, prompts.shape[1], max_new_tokens,
-                       sampling, memory_budget)
-    finalists = _finalists(plans)
-    bar.total = parts - 1 - _FINALISTS + len(finalists)
-    trials = list(map(_tried, finalists,
-                      run([plan.spec for plan in finalists])))
-  return _choice([*trials, *_known(plans, trials, specs, first)], plans)
-
-
-def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
-  """Returns what `choose` would know of acceptance, and times nothing.
-
-  Args:
-    pair: of two models, and the others, as in `choose`.
-    prompts: see there.
-    lengths: see there.
-    max_new_tokens: see there.
-    sampling: see there.
-
-  Returns:
-    dict from verification to `tree_planning.Acceptance`.
-  """
-  specs = _specs(pair.draft)
-  with tqdm.tqdm(total=len(specs), desc="measuring acceptance", unit="run",
-                 leave=False, dynamic_ncols=True) as bar:
-    runs = _runs(pair, prompts, lengths, max_new_tokens, sampling, len(prompts),
-                 bar, specs, rounds=1)
-  texts = _texts(pair, runs[0].outs[0], lengths, sampling)
-  return _acceptances(pair, runs, texts, sampling)
-
-
-def _predicted(pair, runs, curves, batch, lengths, sampling):
-  """Predicts plans of all methods for the whole batch, by falling rate."""
-  draft = curves[1].at if len(curves) > 1 else lambda tokens: 0.0
-  head = pair.draft if _is_head(pair.draft) else None
-  costs = tree_planning.Costs(
-      curves[0].at, draft,
-      _rest(runs, *curves[:2], forwards=head and head.forwards))
-  texts = _texts(pair, runs[0].outs[0], np.resize(lengths, batch), sampling)
-  found = tree_planning.plans(
-      _acceptances(pair, runs, texts, sampling) if pair.draft else {}, costs,
-      min(_MOST_NODES, pair.target.vocab_size - 1), _levels(pair.draft))
-  found += [*_with_copies(found, texts, costs, draft_levels.most(pair.draft)),
-            *(_without_model(spec, texts, costs) for spec in _MODEL_FREE)]
-  if curves[2:] and texts:
-    found += row_plans.plans(texts, costs._replace(target=curves[2].at), batch)
-  # Rows that have finished wait for the others of their batch.
-  busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
-  found = [plan._replace(rate=plan.rate * batch * (
-      1 if plan.spec == _PLAIN else busy)) for plan in found]
-  return sorted(found, key=lambda plan: -plan.rate)
-
-
-def _acceptances(pair, runs, texts, sampling):
-  """Returns the acceptance by verification, measured and estimated."""
-  measured = _acceptance(runs)
-  if _is_head(pair.draft):
-    greedy = np.all(np.asarray(sampling.temperature) == 0)
-    return {verifiers.USUAL: measured,
-            "match" if greedy else "traversal": measured}
-  if not texts:
-    return {verifiers.USUAL: measured}
-  return text_estimates.acceptances(texts, measured)
-
-
-def _is_head(draft):
-  return isinstance(draft, dj.Head)
-
-
-def _levels(draft):
-  """Returns the levels of the deepest tree to draft."""
-  return min(draft_levels.most(draft) or _MOST_LEVELS, _MOST_LEVELS)
-
-
-def _specs(draft):
-  """Returns the runs that measure acceptance, no deeper than a head drafts."""
-  if not draft:
-    return (_PLAIN,)
-  most = _levels(draft)
-  return (_PLAIN, {**_CHAIN, "depth": min(_CHAIN["depth"], most)},
-          {**_SIBLINGS, "branching": _SIBLINGS["branching"][:most]},
-          {**_BEAM, "depth": min(_BEAM["depth"], most)})
-
-
-def _texts(pair, out, lengths, sampling):
-  """Returns texts with distributions along them, of a plain run."""
-  models = [(pair.target, pair.target_params, False),
-            (None if _is_head(pair.draft) else pair.draft, pair.draft_params,
-             True)]
-  if any(lm and lm.after_prompt for lm, *_ in models):
-    return []  # What a processor does depends on where the prompt ends.
-  tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
-  written = max(int((ends - lengths).max()), 1)
-  count = _MOST_ELEMENTS // (written * pair.target.vocab_size)
-  found = []
-  for row in range(min(len(tokens), _TEXTS, max(count, 1))):
-    text, start = tokens[row, :ends[row]], int(lengths[row])
-    target, draft = (
-        lm and text_distributions.at(lm, params, sampling, [tokens[row]],
-                                     [np.arange(start, len(text))], drafts)
-        for lm, params, drafts in models)
-    found.append(text_estimates.Text(text, start, target, draft))
-  return found
-
-
-def _without_model(spec, texts, costs):
-  """Predicts a method that drafts without a model."""
-  layout = method_specs.read(spec).greedy.drafter.layout
-  if not texts:
-    tokens = 1.0
-  elif spec is _RECYCLING:
-    tokens = tree_planning.expected_tokens(
-        layout.children,
-        text_estimates.successor_acceptance(texts, spec["branching"]))
-  else:
-    tokens = text_estimates.lookup_tokens(texts, spec["depth"],
-                                          spec.get("max_ngram", 8))
-  seconds = tree_planning.step_seconds(costs, (), tree.num_nodes(layout))
-  return tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
-
-
-def _with_copies(plans, texts, costs, most):
-  """Yields the best chain and the best level of siblings that also copy.
-
-  No tree may be deeper than a head drafts: `most` levels, or 0 for no limit.
-  """
-  if not texts:
-    return
-  chains = [({"depth": plan.spec["depth"]}, plan) for plan in plans
-            if plan.spec["name"] == _CHAIN["name"]]
-  siblings = [({"depth": 1, "width": plan.spec["branching"][0]}, plan)
-              for plan in plans if plan.spec["name"] == _SIBLINGS["name"]
-              and len(plan.spec["branching"]) == 1]
-  for group in filter(None, (chains, siblings)):
-    sizes, best = max(group, key=lambda found: found[1].rate)
-    spec = {**_COPIES, **sizes}
-    spec["copies"] = max(min(spec["copies"], most or spec["copies"]),
-                         spec["depth"])
-    if spec["copies"] == 1 and "width" in spec:
-      continue
-    tokens, share = text_estimates.copied_steps(texts, spec, best.tokens)
-    nodes = spec["copies"] + spec.get("width", 1) - 1
-    seconds = share * tree_planning.step_seconds(costs, (), nodes) + (
-        1 - share) * best.seconds
-    yield tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
-
-
-def _fitting(plans, pair, batch, prompt_length, budget, sampling, most):
-  """Returns the smallest of the fast plans that fit into so many bytes."""
   greedy = np.all(np.asarray(sampling.temperature) == 0)
-  size_of = tree_memory.bytes_of(pair, batch, prompt_length, budget, greedy)
-  # Nothing needs less than this one.
-  tree_memory.smallest([plan for plan in plans if plan.spec == _PLAIN], size_of,
-                       most)
-  return tree_planning.within_budget(plans, size_of, most)
+  sizes = {spec: _bytes(pair, spec, batch, prompts.shape[1], max_new_tokens,
+                        greedy) if memory_budget else 0
+           for spec in _specs(pair.draft, batch, pair.target.packs)}
+  if sizes[PLAIN] > (memory_budget or 0):
+    raise launch.UserError(
+        f"--memory_budget: {PLAIN} needs about {sizes[PLAIN]:,} bytes at "
+        f"least, and there are {memory_budget:,}.")
+  specs = [spec for spec, size in sizes.items() if size <= (memory_budget or 0)]
+  budget = min(max_new_tokens, _TOKENS)
+  start = lambda spec, steps: _samples(
+      pair, method_specs.read(spec), prompts, lengths, budget, sampling, batch,
+      steps)
+  samples = _measure(start, specs)
+  plain = samples[PLAIN]
+  cost = _draft_cost(pair, batch, prompts.shape[1], lengths, budget,
+                     _step_seconds(plain))
+  findings = [_finding(spec, pair.draft, found, plain, cost)
+              for spec, found in samples.items()]
+  return _choice(findings, sizes)
 
 
-def _finalists(plans):
-  """Returns plans to try: autoregressive decoding and the best others."""
-  [plain] = [plan for plan in plans if plan.spec == _PLAIN]
-  trees = [plan for plan in plans if plan is not plain]
-  found = []
-  for key, most in (lambda plan: plan.spec["name"], _NAMES), (
-      _rule, _FINALISTS):
-    for plan in trees:
-      if len(found) < most and key(plan) not in map(key, found):
-        found.append(plan)
-  return [plain, *found]
+def _specs(draft, batch, packs=True):
+  """Returns specifications of all candidates, plain decoding in front."""
+  drafts = ("head" if isinstance(draft, dj.Head) else "model" if draft else
+            "none")
+  found = {method_specs.read(PLAIN): PLAIN}
+  for text in _CANDIDATES[drafts, batch <= _FEW]:
+    spec = _within(text, draft_levels.most(draft))
+    if packs or not text.startswith("shared_budget"):
+      found.setdefault(method_specs.read(spec), spec)
+  return list(found.values())
 
 
-def _rule(plan):
-  """Returns how a plan is verified."""
-  usual = "match" if plan.spec["name"] in _MATCHED else verifiers.USUAL
-  rule = plan.spec.get("verification", usual)
-  # Block verification of a chain is tried apart from that of trees.
-  return rule, rule != usual and plan.spec["name"] == "speculative"
+def _within(text, most):
+  """Returns a specification of a tree of at most `most` levels; 0: any.
 
-
-def _tried(plan, run):
-  """Returns the plan with measured tokens, seconds and rate."""
-  stats = run.stats
-  return plan._replace(
-      tokens=float(stats.emitted.sum() / stats.target_calls.sum()),
-      seconds=run.seconds, rate=run.rate)
-
-
-def _known(plans, trials, specs, runs):
-  """Returns what other plans did that were run at first.
-
-  A fit of four runs is a rough guide, above all to what a head costs; what did
-  well in them is not lost. The machine may have another pace by now: theirs is
-  given relative to autoregressive decoding, which was in the same rounds.
-
-  Args:
-    plans: all that are allowed.
-    trials: of the finalists, autoregressive decoding in front.
-    specs: of the first runs, autoregressive decoding in front.
-    runs: these.
+  Copies are drafted by no head, but share its layout.
   """
-  pace = trials[0].rate / runs[0].rate
-  done = [trial.spec for trial in trials]
-  found = [_tried(plan, runs[specs.index(plan.spec)]) for plan in plans
-           if plan.spec in specs and plan.spec not in done]
-  return [trial._replace(seconds=trial.seconds / pace, rate=trial.rate * pace)
-          for trial in found]
+  name, sizes = method_specs.parse(text)
+  if not most or sizes.get("depth", 0) <= most and name != "copy_or_draft":
+    return text
+  sizes["depth"] = min(sizes["depth"], most)
+  if name == "copy_or_draft":
+    sizes["copies"] = max(min(8, most), sizes["depth"])
+    if sizes["copies"] == 1:
+      sizes.pop("width", None)
+  return f"{name}({', '.join(f'{x}={y!r}' for x, y in sizes.items())})"
 
 
-def _choice(trials, plans) -> Choice:
-  """Chooses the best trial; the first one is autoregressive decoding."""
-  plain, *others = trials
-  predicted = lambda trial: next(
-      plan.rate for plan in plans if plan.spec == trial.spec)
-  if not others:
-    return Choice(method_specs.read(_PLAIN), plain, predicted(plain), plans,
-                  f"autoregressive: {plain.rate:.1f} tokens/s in a trial; no "
-                  "tree fits into the budget of memory.")
-  best = max(others, key=lambda plan: plan.rate)
-  paces = (f"{best.tokens:.2f} tokens a step, which takes "
-           f"{best.seconds / plain.seconds:.2f} times as long")
-  chosen = best if best.rate >= _MARGIN * plain.rate else plain
-  method = method_specs.read(chosen.spec)
-  reason = (f"{method.name}: {chosen.rate:.1f} tokens/s in a trial, "
-            f"{predicted(chosen):.1f} were predicted; ")
-  if chosen is plain:
-    reason += (f"no tree is faster: {method_specs.read(best.spec).name} emits "
-               f"{paces}.")
-  else:
-    reason += (f"{best.rate / plain.rate:.2f} times those of autoregressive "
-               f"decoding; {paces}.")
-  return Choice(method, chosen, predicted(chosen), plans, reason)
+def _bytes(pair, spec, batch, prompt_length, budget, greedy) -> int:
+  method = method_specs.read(spec)
+  return sum(memory_estimate.estimate(
+      pair, [method.greedy if greedy else method.sampled], batch, prompt_length,
+      budget))
 
 
-def _curves(pair, batch, prompt_length, lengths, budget, bar):
-  """Yields cost curves of target and draft, and of packed tokens, if any."""
-  live = int(lengths.max()) + budget // 2
-  slots = prefill.capacity(prompt_length, budget + _MOST_LEVELS)
-  for lm, params in _timed(pair):
-    yield forward_cost.measure(lm, params, batch, live, slots)
-    bar.update()
-  if row_plans.applies(pair, batch):
-    yield row_plans.curve(pair, batch, live, slots)
-    bar.update()
+def _measure(start, specs) -> dict:
+  """Returns the samples of each candidate, one a round, plain ones first.
 
-
-def _timed(pair):
-  """Returns the models whose forwards are timed, and their parameters."""
-  found = [(pair.target, pair.target_params)]
-  if pair.draft and not _is_head(pair.draft):
-    found.append((pair.draft, pair.draft_params))
+  `start` is `(spec, steps) -> iterator of _Sample`.
+  """
+  with tqdm.tqdm(total=len(specs) + _ROUNDS, desc="compiling candidates",
+                 leave=False, dynamic_ncols=True) as bar:
+    single = itertools.islice(start(PLAIN, 1), 5)
+    steps = int(np.clip(_SPAN / min(x.seconds for x in single), 1, _MOST_STEPS))
+    running, begun = {}, time.monotonic()
+    for spec in specs:
+      if len(running) < 2 or time.monotonic() - begun < _COMPILING:
+        running[spec] = start(spec, steps)
+        next(running[spec])  # Compiles.
+      bar.update()
+    found, begun = {spec: [] for spec in running}, time.monotonic()
+    bar.set_description("timing candidates")
+    for number in range(_ROUNDS):
+      for spec, samples in running.items():
+        found[spec].append(next(samples))
+      bar.update()
+      rates = {spec: _rate(found[spec]) for spec in running}
+      least = max(rates.values()) * _LEAVES[min(number, len(_LEAVES) - 1)]
+      running = {spec: samples for spec, samples in running.items()
+                 if spec == PLAIN or rates[spec] >= least}
+      used = time.monotonic() - begun
+      if len(running) == 1 or used * (number + 2) / (number + 1) > _SECONDS:
+        break
   return found
 
 
-def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs,
-          rounds=None):
-  """Runs a few methods in turns, round by round."""
-  chosen = list(map(method_specs.read, specs))
+def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
+  """Yields samples for ever, text after text.
 
-  def run(method, number):
-    keys = jax.random.split(jax.random.key(number), batch)
-    rows = (np.arange(batch) + number * batch) % len(prompts)
-    return mesh.generate(pair, keys, prompts[rows], lengths[rows],
-                         method=method, max_new_tokens=budget,
-                         sampling=sampling)
-
-  for method in chosen:
-    jax.block_until_ready(run(method, 0))
-    bar.update()
-  found, begun = [], time.monotonic()
-  for number in range(rounds or _ROUNDS):
-    if number < 2 or time.monotonic() - begun < _SECONDS:
-      found.append([stopwatch.timed(run, method, number) for method in chosen])
-  return [_of_timings(method, timings)
-          for method, timings in zip(chosen, zip(*found))]
-
-
-def _of_timings(method, timings):
-  outs = [out for out, _ in timings]
-  stats = jax.tree.map(lambda *rows: np.concatenate(rows),
-                       *(out.stats for out in outs))
-  steps = np.array([int(out.steps) for out in outs])
-  seconds = np.array([s for _, s in timings])
-  emitted = stats.emitted.reshape(len(outs), -1)
-  busy = stats.target_calls.sum() / (steps.sum() * emitted.shape[1])
-  return _Run(method.sampled.drafter, stats,
-              float(np.median(seconds / steps)), 1 - busy,
-              float(np.median(emitted.sum(axis=1) / seconds)), outs)
-
-
-def _rest(runs, target, draft=None, forwards=None):
-  """Fits the seconds of a step besides its forwards.
-
-  Each run gives the seconds of a step; the fitted parts, all non-negative, are
-  a constant, one per level and one per node; and one per forward of a head,
-  whose `forwards` by levels are given.
+  The first result of a text has its prefill, and that of the first text
+  compiles: they are left out, as is a last one of fewer steps.
   """
-  # Imported here, so that programs that choose nothing start half a second
-  # earlier.
-  from scipy import optimize  # pylint: disable=import-outside-toplevel
-  layouts = [run.drafter.layout for run in runs]
-  of_head = lambda levels: forwards(levels) if forwards and levels else 0
-  sizes = [(1, tree.depth(x), tree.num_nodes(x), of_head(tree.depth(x)))
-           for x in layouts]
-  over = [run.seconds - _forwards(run.drafter, target, draft) for run in runs]
-  parts, _ = optimize.nnls(np.array(sizes, float), np.array(over))
-  return lambda levels, nodes: float(
-      parts @ (1, levels, nodes, of_head(levels)))
+  pair = model_pair.for_method(pair, method)
+  for number in itertools.count():
+    rows = (np.arange(batch) + number * batch) % len(prompts)
+    outs = dj.stream(
+        jax.random.split(jax.random.key(number), batch), prompts[rows],
+        lengths[rows], every=steps, method=method, target=pair.target,
+        target_params=pair.target_params, draft=pair.draft,
+        draft_params=pair.draft_params, max_new_tokens=budget,
+        sampling=sampling, eos_id=pair.eos_id)
+    before, yielded, begin = None, False, time.perf_counter()
+    for out in outs:
+      sample = _sample(before, out, time.perf_counter() - begin)
+      if before is not None and sample.steps == steps:
+        yield sample
+        yielded = True
+      # Whoever asks for samples has timed others in between.
+      before, begin = out, time.perf_counter()
+    model_pair.check_logits(before)
+    # A short text has no such sample, but is the best that there is.
+    if not yielded and number:
+      yield sample
 
 
-def _forwards(drafter, target, draft):
-  """Returns the seconds of the forwards of a step."""
-  drafted = tree_planning.draft_tokens(draft_levels.widths(drafter))
-  return target.at(1 + tree.num_nodes(drafter.layout)) + (sum(
-      draft.at(tokens) for tokens in drafted) if draft else 0)
+def _sample(before, after, seconds):
+  """Returns what has happened between two results of a stream; None: none."""
+  def counts(out):
+    stats = out.stats
+    return *(np.asarray(x).sum(axis=0) for x in (
+        stats.emitted, stats.target_calls, stats.accepted_by_depth)), int(
+            out.steps)
+
+  first = (0,) * 4 if before is None else counts(before)
+  return _Sample(*(y - x for x, y in zip(first, counts(after))), seconds)
 
 
-def _acceptance(runs):
-  _, chain, siblings, beam = runs
-  extra = siblings.stats.extra
-  return tree_planning.acceptance(
-      extra["tested_by_rank"].sum(0), extra["accepted_by_rank"].sum(0),
-      chain.stats.accepted_by_depth.sum(0), beam.stats.accepted_by_depth.sum(0),
-      _BEAM["width"])
+def _rate(samples) -> float:
+  return statistics.median(x.emitted / x.seconds for x in samples)
+
+
+def _step_seconds(samples) -> float:
+  return statistics.median(x.seconds / x.steps for x in samples)
+
+
+def _draft_cost(pair, batch, prompt_length, lengths, budget, plain) -> float:
+  """Returns the cost of a draft forward in steps of plain decoding.
+
+  Heads run within a step alone: theirs is taken from their size.
+  """
+  if not isinstance(pair.draft, dj.LanguageModel):
+    return pair.parameter_ratio if pair.draft else 0.0
+  time_ = forward_cost.timer(
+      pair.draft, pair.draft_params, batch, int(np.max(lengths)) + budget // 2,
+      prefill.capacity(prompt_length, budget), 1)
+  return statistics.median(time_() for _ in range(3)) / plain
+
+
+def _finding(spec, draft, samples, plain, draft_cost) -> _Finding:
+  """Sums samples of a candidate, rounds of plain decoding beside them."""
+  method = method_specs.read(spec)
+  emitted, calls = (sum(getattr(x, name) for x in samples)
+                    for name in ("emitted", "calls"))
+  accepted = sum(x.accepted for x in samples)
+  at_least = np.cumsum(accepted[::-1])[::-1]
+  tokens = emitted / max(calls, 1)
+  drafter = method.sampled.drafter
+  calls = (draft.forwards(tree.depth(drafter.layout))
+           if drafter.calls and isinstance(draft, dj.Head) else drafter.calls)
+  ratios = [(x.emitted / x.seconds) / (y.emitted / y.seconds)
+            for x, y in zip(samples, plain)]
+  return _Finding(
+      spec, method, float(at_least[1:].sum() / max(at_least[:-1].sum(), 1)),
+      tokens, calls * draft_cost,
+      _step_seconds(samples) / _step_seconds(plain),
+      tokens / (1 + calls * draft_cost), statistics.median(ratios),
+      _rate(samples))
+
+
+def _choice(findings, sizes) -> Choice:
+  """Chooses among findings; plain decoding comes first."""
+  plain, *others = findings
+  best = max(others or [plain], key=lambda x: x.measured)
+  good = [x for x in others if x.measured >= _KEPT * best.measured]
+  if sizes[best.spec]:
+    best = min(good or [plain], key=lambda x: sizes[x.spec])
+  chosen = best if best.measured >= _MARGIN else plain
+  rate = chosen.measured * plain.rate
+  reason = f"{chosen.method.name}: {rate:.1f} tokens/s in a trial, "
+  if chosen is not plain:
+    reason += f"{best.measured:.2f} times those of plain decoding."
+  elif others:
+    reason += f"no other is faster: {best.method.name} has "
+    reason += f"{best.measured:.2f} times as many."
+  else:
+    reason += "nothing else fits into the budget of memory."
+  return Choice(chosen.method, chosen.spec, f"{_table(findings)}\n{reason}")
+
+
+def _table(findings) -> str:
+  """Returns a line for each candidate, the fastest first."""
+  lines = [["method", "accepted", "tokens a step", "cost of drafts",
+            "cost of a step", "expected", "measured"]]
+  lines += [[x.method.name, f"{100 * x.acceptance:.0f} %", f"{x.tokens:.2f}",
+             f"{x.draft:.2f}", f"{x.step:.2f}", f"{x.expected:.2f}",
+             f"{x.measured:.2f}"]
+            for x in sorted(findings, key=lambda x: -x.measured)]
+  return "\n".join([
+      text_tables.plain_table(lines),
+      "Costs are in steps of plain decoding; ratios are of its tokens a second,"
+      " expected if a tree is scored at the cost of one token."])

@@ -31,29 +31,14 @@ _LONGEST = 12
 
 
 class Part(NamedTuple):
-  """Time of a part of a step, or of an operation.
-
-  Attributes:
-    name: of the part or the operation.
-    milliseconds: per step.
-    runs: operations per step.
-  """
+  """Time of a part of a step, or of an operation."""
   name: str
-  milliseconds: float
-  runs: float
+  milliseconds: float  # A step.
+  runs: float  # Operations a step.
 
 
 def profile(run, steps, folder) -> str:
-  """Traces a run, and writes profile.md next to the trace.
-
-  Args:
-    run: function without arguments, compiled already, that returns arrays.
-    steps: number of decoding steps that it takes.
-    folder: of the trace, which TensorBoard, XProf and Perfetto read.
-
-  Returns:
-    The table of profile.md.
-  """
+  """Traces a run, and writes profile.md next to the trace."""
   folder = pathlib.Path(folder)
   with launch.user_errors(OSError):
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,17 +51,7 @@ def profile(run, steps, folder) -> str:
 
 
 def parts(events, places, steps):
-  """Sums events by parts and by operations.
-
-  Args:
-    events: (program, operation, nanoseconds) of each.
-    places: (program, operation) -> (opcode, part).
-    steps: number of steps.
-
-  Returns:
-    list of `Part` for the parts, in their order; and one for the operations
-    that took longest.
-  """
+  """Sums events by parts and by operations."""
   sums, counts = collections.Counter(), collections.Counter()
   for program, operation, nanoseconds in events:
     opcode, part = places.get((program, operation), (None, None))

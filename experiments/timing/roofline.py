@@ -30,40 +30,21 @@ _ROUNDS = 7
 
 
 class Roofline(NamedTuple):
-  """Measured peak rates of this device.
-
-  Attributes:
-    bandwidth: bytes read per second.
-    flops: floating point operations per second of matrix products, by dtype.
-  """
-  bandwidth: float
-  flops: dict[str, float]
+  """Measured peak rates of this device, a second."""
+  bandwidth: float  # Bytes read.
+  flops: dict[str, float]  # Operations of matrix products, by dtype.
 
 
 class Sizes(NamedTuple):
-  """Amounts that a forward of one model reads and multiplies.
-
-  Attributes:
-    weights: bytes of parameters that every forward reads.
-    slot: bytes of keys and values of a token.
-    multiplied: number of weights that each fresh token is multiplied with.
-    dtype: of activations.
-  """
-  weights: int
-  slot: int
-  multiplied: int
-  dtype: str
+  """Amounts that a forward of one model reads and multiplies."""
+  weights: int  # Bytes of parameters that every forward reads.
+  slot: int  # Bytes of keys and values of a token.
+  multiplied: int  # Weights that each fresh token is multiplied with.
+  dtype: str  # Of activations.
 
 
 def measure(dtypes=("float32",)) -> Roofline:
-  """Measures the peak rates of the first device, which takes some seconds.
-
-  Args:
-    dtypes: of the matrix products; float32 is measured in any case.
-
-  Returns:
-    The best of several rounds each.
-  """
+  """Measures the peak rates of the first device, which takes some seconds."""
   side = _side()
   flops = {}
   for dtype in sorted({*dtypes, _WIDEST}):
@@ -73,12 +54,7 @@ def measure(dtypes=("float32",)) -> Roofline:
 
 
 def bandwidth() -> float:
-  """Measures the bytes that the first device reads per second.
-
-  Returns:
-    The best of several rounds of products of a matrix and a vector, and of
-    sums.
-  """
+  """Measures the bytes that the first device reads per second."""
   side = _side()
   rows = _BYTES.get(jax.devices()[0].platform, _LARGE) // (4 * side)
   matrix, vector = jnp.ones((rows, side)), jnp.ones((side, 1))
@@ -90,13 +66,8 @@ def bandwidth() -> float:
 def sizes(config, params) -> Sizes:
   """Returns the amounts that a forward of a transformer reads and multiplies.
 
-  Args:
-    config: its `transformer.Config`.
-    params: its parameters, or their shapes.
-
-  Returns:
-    `Sizes`, without a table of embeddings that is not also the output layer, as
-    few of its rows are read; and with as many experts as one token uses.
+  Left out is a table of embeddings that is not also the output layer, of which
+  few rows are read; of experts those of one token count.
   """
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(
@@ -122,18 +93,7 @@ def sizes(config, params) -> Sizes:
 
 def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,
                  live_length) -> float:
-  """Returns the lower bound on the seconds of one forward.
-
-  Args:
-    roofline: of `measure`, with the dtype of the model.
-    model: of `sizes`.
-    batch: B.
-    fresh_tokens: T, of each row.
-    live_length: committed tokens of each row.
-
-  Returns:
-    The larger of the seconds of reading and those of multiplying.
-  """
+  """Returns the lower bound on the seconds of one forward."""
   read = model.weights + batch * live_length * model.slot
   flops = 2 * batch * fresh_tokens * model.multiplied
   # 16-bit inputs may be multiplied as float32, which is faster on CPUs.

@@ -15,14 +15,7 @@ def timed(function, *args):
 
 
 def decoded(decode, *args):
-  """Times a call that returns a `dj.Generation`.
-
-  Returns:
-    (generation, seconds).
-
-  Raises:
-    UserError: if logits of the target were NaN.
-  """
+  """Times a call that returns a `dj.Generation`."""
   out, seconds = timed(decode, *args)
   model_pair.check_logits(out)
   return out, seconds

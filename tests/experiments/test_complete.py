@@ -9,7 +9,6 @@ from absl.testing import flagsaver
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree_planning
 from experiments import complete
 from experiments.app import method_specs
 from experiments.app import multihost
@@ -53,14 +52,18 @@ def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
       assert (record["finish"] == "length") <= (record["tokens"] == 6)
   assert by_name[0, 0]["text"] != by_name[0, 1]["text"]
 
-  # Half of it is done again, other rows together.
-  path.write_text("".join(path.read_text().splitlines(True)[:6]))
+  # Half of it is done again, other rows together; lines that are there twice,
+  # or of no prompt, count for nothing.
+  lines = path.read_text().splitlines(True)[:6]
+  wrong = ['{"prompt": [1], "sample": 0, "finish": "stop"}\n',
+           '{"prompt": 99, "sample": 0, "finish": "stop"}\n']
+  path.write_text("".join([*lines, lines[0], *wrong]))
   output, errors, status = _complete(folders, prompts, workdir, "--batch=2",
                                      "--queue=3", "--buckets=1")
   assert status == 0, errors
   second = [json.loads(line) for line in path.read_text().splitlines()]
-  assert len(second) == 12
-  for record in second:
+  assert output.startswith("rsd_s(2x1): 10 texts, ") and len(second) == 15
+  for record in [*second[:6], *second[9:]]:
     expected = by_name[record["prompt"], record["sample"]]
     assert record["text"] == expected["text"]
     assert record["finish"] == expected["finish"]
@@ -123,8 +126,7 @@ def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
   def choose(pair, prompts, lengths, budget, sampling, batch):
     del pair, sampling
     seen.append((prompts.tolist(), lengths.tolist(), budget, batch))
-    plan = tree_planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 1, 1, 1)
-    return auto_method.Choice(None, plan, 1.0, [plan], "why")
+    return auto_method.Choice(None, "rsd_c((2, 1))", "why")
 
   monkeypatch.setattr(auto_method, "choose", choose)
   flags.FLAGS.mark_as_parsed()

@@ -318,7 +318,7 @@ def test_tasks_that_cannot_be(folders, commongen, fields, message):
 @pytest.mark.parametrize("spec, message", [
     ({"name": "autoregressive"}, "label None is missing"),
     ({"label": "greedy", "name": "autoregressive"}, "comes twice"),
-    ({"label": "x", "name": "cdl"}, "'cdl' is no method: did you mean cdlh"),
+    ({"label": "x", "name": "cdl"}, "'cdl' is no method: did you mean cds"),
     ({"label": "x", "name": "cdlh", "width": 3}, "cdlh takes num_candidates"),
 ])
 def test_methods_that_cannot_be(folders, spec, message):

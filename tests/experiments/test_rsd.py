@@ -404,11 +404,9 @@ def test_unknown_preset():
     rsd_config.get_config("huge")
 
 
-@pytest.mark.parametrize("get_config, preset", [
-    (rsd_config.get_config, "heads"),
-    (rsd_tables.get_config, "heads_smollm2")])
-def test_trees_of_heads_are_equally_large(get_config, preset):
-  config = get_config(preset)
+@pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])
+def test_trees_of_heads_are_equally_large(preset):
+  config = rsd_tables.get_config(preset)
   methods, points = method_grid.from_config(config)
   by_name = {method.name: method for method in methods}
   for (_, nodes), names in points.items():
@@ -420,7 +418,7 @@ def test_trees_of_heads_are_equally_large(get_config, preset):
 
 def test_what_a_head_cannot_draft_is_left_out():
   """Of each method some trees are left, and what needs no head is."""
-  config = rsd_config.get_config("heads")
+  config = rsd_tables.get_config("heads")
   methods, points = method_grid.from_config(config)
   methods.append(dj.methods.prompt_lookup(8))
   head = dj.Head(*[None] * 4, 7, (3,), lambda depth: 1, depth=4)

@@ -136,17 +136,6 @@ def test_the_smallest_tree_that_keeps_the_speed():
   assert not within(4)
 
 
-def test_acceptance_of_ranks():
-  """Three texts; the last one is shorter than a chain."""
-  ranks = [np.array([0, 0, 1]), np.array([2, 0, 9]), np.array([0])]
-  found = tree_planning.acceptance_of_ranks(ranks, 3, 2)
-  expected = tree_planning.acceptance(
-      [7, 3, 2], [4, 1, 1], [1, 2, 1], [1, 2, 1], 2)
-  for x, y in zip(found, expected):
-    np.testing.assert_allclose(x, y)
-  assert not found.beam.any()
-
-
 def test_seconds_of_a_step():
   costs = tree_planning.Costs(target=lambda n: 100.0 * n,
                               draft=lambda n: 10.0 * n,
@@ -160,27 +149,3 @@ def counts(chances, steps=1e8):
   """Steps that accept exactly 0, 1, ... drafts, for chances at each depth."""
   reached = steps * np.cumprod([1, *chances])
   return reached - np.append(reached[1:], 0)
-
-
-def test_acceptance_is_found_again():
-  """From counts as ACCEPT would have them."""
-  tested = np.array([1e7, 4e6, 2e6])
-  chain = [chance(0, depth) for depth in (1, 2, 3)]
-  beam = [1 - (1 - c)**(1 + .5 * np.log(4)) for c in chain]
-  found = tree_planning.acceptance(tested, tested * ACCEPT.by_rank,
-                                   counts(chain), counts(beam), 4)
-  np.testing.assert_allclose(found.by_rank, ACCEPT.by_rank, rtol=1e-4)
-  np.testing.assert_allclose(found.hazard, [1, .8, .8], rtol=1e-4)
-  np.testing.assert_allclose(found.beam, .5, rtol=1e-4)
-
-
-def test_rare_places_are_drawn_to_the_mean():
-  found = tree_planning.acceptance([100, 40, 1], [60, 12, 1], [40, 30, 30],
-                                   [20, 40, 40], 3)
-  assert .3 < found.by_rank[2] < 1
-
-
-def test_acceptance_of_nothing_and_of_everything():
-  found = tree_planning.acceptance([0, 0], [0, 0], [0, 0, 9], [0, 0], 2)
-  assert np.isfinite(np.concatenate(found)).all()
-  assert 1 < tree_planning.expected_tokens(((2,), (1, 1)), found) < 3

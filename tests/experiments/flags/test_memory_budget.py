@@ -4,7 +4,7 @@ from absl.testing import flagsaver
 import pytest
 
 from experiments.app import launch
-from experiments.flags import memory_budget_flag
+from experiments.flags import model_flags
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -12,7 +12,7 @@ from experiments.flags import memory_budget_flag
     ("2 kib", 2048), ("7B", 7)])
 def test_bytes(text, expected):
   with flagsaver.as_parsed(memory_budget=text):
-    assert memory_budget_flag.num_bytes() == expected
+    assert model_flags.memory_budget() == expected
 
 
 @pytest.mark.parametrize("text", [
@@ -22,5 +22,5 @@ def test_what_is_no_number_of_bytes(text):
   with flagsaver.as_parsed(memory_budget=text), pytest.raises(
       launch.UserError, match="^--memory_budget='.*a positive number of bytes "
                               "is needed") as error:
-    memory_budget_flag.num_bytes()
+    model_flags.memory_budget()
   assert len(str(error.value)) < 200
