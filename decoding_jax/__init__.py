@@ -18,7 +18,7 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Pair, Reward, Seen, Stats, Verdict, Verifier)
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
-  from decoding_jax import canvas, drawing, processors
+  from decoding_jax import canvas, drawing, processors, testing
   from decoding_jax.approximately_aligned import aprad
   from decoding_jax.draft_conditioned import dccd
   from decoding_jax.grammar_aligned import asap
@@ -33,10 +33,11 @@ __all__ = [
     "LogitsProcessor", "Method", "Pair", "Reward", "Run", "Sampling", "Seen",
     "Stats", "Verdict", "Verifier", "aprad", "asap", "begin", "canvas",
     "constraints", "dccd", "drawing", "generate", "methods", "pair",
-    "processors", "result", "rewards", "step", "stream",
+    "processors", "result", "rewards", "step", "stream", "testing",
 ]
 
 lazy.attach(globals(), {"canvas": (), "drawing": (), "processors": (),
+                        "testing": (),
                         "approximately_aligned": ("aprad",),
                         "draft_conditioned": ("dccd",),
                         "grammar_aligned": ("asap",)})

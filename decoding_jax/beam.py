@@ -42,11 +42,7 @@ def plain(key, log_probs, beam: Beam, width: int):
 
 
 def penalised(log_probs, beam: Beam, width: int, penalty):
-  """Selects extensions by log-probability less `penalty` in nats.
-
-  The penalty broadcasts to `[W, V]`. It is in the scores, not in the
-  log-probabilities, so that it counts at this level alone.
-  """
+  """Selects by log-probability less a penalty in nats, of this level alone."""
   totals = beam.log_probs[:, None] + log_probs
   scores, tokens = sampling.top_k(totals - penalty,
                                   min(width, log_probs.shape[-1]))
@@ -155,10 +151,7 @@ def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
 
 
 def keep_best(width: int, tokens, totals, scores):
-  """Selects the `width` candidates, of `[W, K]`, of the highest scores.
-
-  Where there are fewer candidates, nodes of probability 0 fill it up.
-  """
+  """Selects `width` of `[W, K]` candidates by score, -inf fills up."""
   missing = max(0, width - tokens.size)
   fill = lambda x, value: jnp.pad(x.ravel(), (0, missing),
                                   constant_values=value)

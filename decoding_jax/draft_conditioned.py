@@ -122,19 +122,8 @@ def _join(drafts, bridge, ends):
 def _taxes(grammar, lm, params, grammar_params, tokens, starts, ends):
   """`[B]`, what a grammar costs the texts from `starts` to `ends`, in nats."""
   logs = grammar_aligned.text_log_probs(lm, params, tokens)[:, :-1]
-
-  def of_row(text, logs, start, end):
-    def step(states, x):
-      state, tax = states
-      place, token, row = x
-      ours = (place >= start) & (place < end)
-      mass = jax.nn.logsumexp(grammar.process(grammar_params, state, row))
-      after = grammar.advance(grammar_params, state, token)
-      return (jax.tree.map(functools.partial(jnp.where, ours), after, state),
-              tax - jnp.where(ours, mass, 0)), None
-
-    places = jnp.arange(1, len(text))
-    begin = grammar.init(grammar_params), jnp.float32(0)
-    return jax.lax.scan(step, begin, (places, text[1:], logs))[0][1]
-
-  return jax.vmap(of_row)(tokens, logs, starts, ends)
+  places = jnp.arange(1, tokens.shape[1])[None]
+  ours = (places >= starts[:, None]) & (places < ends[:, None])
+  return -jax.vmap(functools.partial(
+      grammar_aligned.log_masses, grammar, grammar_params))(
+          tokens[:, 1:], logs, ours).sum(axis=1)

@@ -110,10 +110,7 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
 
 
 def check(grammar: LogitsProcessor, before: str, **counts):
-  """Raises ValueError unless counts are positive and `grammar` reads no prompt.
-
-  `before` is what it begins after, for the error.
-  """
+  """Raises ValueError for counts below 1, a grammar that reads prompts."""
   for name, value in counts.items():
     values.check_positive(name, value)
   if grammar.reads_prompt:
@@ -133,12 +130,9 @@ class Node:
 
 
 def learn(trie, text, log_probs, log_masses, ends):
-  """Adds a text to a trie, and lowers the bounds of its beginnings.
-
-  The trie is a list of `Node`, the empty beginning first. `log_masses [N]` are
-  of all tokens allowed in place of each; nothing is read after `ends`.
-  """
+  """Adds a text to a trie, and lowers the bounds of its beginnings."""
   end = next((i for i, token in enumerate(text) if token in ends), len(text))
+  # Masses are of all tokens that are allowed in place of each.
   *path, _ = insert(trie, text[:end + 1], log_probs)
   for node, log_mass in zip(path, log_masses.tolist()):
     trie[node].mass = float(np.exp(log_mass))
@@ -166,11 +160,7 @@ def lower(trie, path):
 
 
 def pack(trie, size, children, vocab_size):
-  """Returns a trie as arrays of sizes that do not depend on it.
-
-  There is room for `size` arcs, and `children` of a node. Returns
-  `SparseAutomaton` and `[E]` float32, the log-bounds after its arcs.
-  """
+  """Returns a trie as arcs and log-bounds, padded to E = `size`."""
   arcs = sparse_automaton.from_arcs(
       [{token: child for token, (_, child) in x.children.items()}
        for x in trie], vocab_size)
@@ -229,15 +219,22 @@ def _score(grammar, lm, width, params, grammar_params, tokens):
   """
   logs = text_log_probs(lm, params, tokens)[:, width - 1:-1]
   text = tokens[:, width:]
-
-  def of_row(text, logs):
-    def step(state, x):
-      token, row = x
-      allowed = grammar.process(grammar_params, state, row)
-      return (grammar.advance(grammar_params, state, token),
-              jax.nn.logsumexp(allowed))
-
-    return jax.lax.scan(step, grammar.init(grammar_params), (text, logs))[1]
-
+  everywhere = jnp.ones(text.shape, bool)
   chosen = jnp.take_along_axis(logs, text[..., None], axis=-1)[..., 0]
-  return chosen, jax.vmap(of_row)(text, logs)
+  return chosen, jax.vmap(functools.partial(
+      log_masses, grammar, grammar_params))(text, logs, everywhere)
+
+
+def log_masses(grammar, params, text, logs, ours):
+  """Returns `[T]`, log-mass that a grammar allows in place of each token.
+
+  The grammar reads the tokens that are `ours`; elsewhere it is 0.
+  """
+  def step(state, x):
+    token, row, ours = x
+    mass = jax.nn.logsumexp(grammar.process(params, state, row))
+    after = grammar.advance(params, state, token)
+    return (jax.tree.map(functools.partial(jnp.where, ours), after, state),
+            jnp.where(ours, mass, 0))
+
+  return jax.lax.scan(step, grammar.init(params), (text, logs, ours))[1]

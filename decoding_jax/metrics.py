@@ -39,11 +39,7 @@ def ratio_interval(numerators, denominators, seed=0, level=0.95):
 
 def relative_interval(numerators, denominators, other_numerators,
                       other_denominators, seed=0, level=0.95):
-  """Returns (low, high) of a ratio over another one, as a speed-up.
-
-  Rows `[B]` of both are drawn together, since they vary together: tokens a
-  second over those of another method on the same prompts.
-  """
+  """Returns (low, high) of a ratio over another one, rows drawn together."""
   a, b, c, d = _same_rows(numerators, denominators, other_numerators,
                           other_denominators)
   counts = resampled(len(a), seed)
@@ -132,10 +128,7 @@ def acceptance_by_depth(accepted_by_depth):
 
 
 def acceptance_by_rank(accepted_by_rank, tested_by_rank):
-  """Returns the share `[K]` of tested siblings of a rank that were accepted.
-
-  NaN for ranks that were never tested.
-  """
+  """Returns `[K]`, the share of tested siblings accepted; NaN if none."""
   return _divide(_sum(accepted_by_rank), _sum(tested_by_rank))
 
 

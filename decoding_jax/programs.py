@@ -69,11 +69,7 @@ def is_traced(tree) -> bool:
 
 
 def make_room():
-  """Drops the oldest programs while there are too many of them.
-
-  Warns where the memory mappings of the process are nearly used up all the
-  same, by programs that are not this library's.
-  """
+  """Drops the oldest programs while there are too many; warns if in vain."""
   with _lock:
     _drop(list(_kept)[:max(0, len(_kept) - MOST)])
     while is_crowded() and _kept:

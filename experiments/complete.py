@@ -35,14 +35,14 @@ from experiments.data import prompt_tasks
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
-from experiments.harness import store as results_store
-from experiments.harness import batches as evaluation_run
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import share_prefix_flag
+from experiments.harness import batches
+from experiments.harness import store
 from experiments.timing import stopwatch
 from models.text import batching
 
@@ -87,7 +87,7 @@ def main():
   methods = generation_flags.methods(_BATCH.value, pair.draft)
   prompts = prompt_flags.load(
       _PROMPTS.value, _FIELD.value, pair.tokenizer, model_flags.TARGET.value,
-      results_store.started_at(_WORKDIR.value))
+      store.started_at(_WORKDIR.value))
   room = min(prompt_tasks.positions(
       pair, generation_flags.MAX_NEW_TOKENS.value, x) for x in methods)
   prompt_length = max((len(x) for x in prompts if len(x) <= room), default=1)
@@ -96,9 +96,8 @@ def main():
                      generation_flags.MAX_NEW_TOKENS.value,
                      generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
-  max_rows = evaluation_run.max_rows(_BATCH.value,
-                                     len(prompts) * _NUM_SAMPLES.value,
-                                     size > _BATCH.value)
+  max_rows = batches.max_rows(
+      _BATCH.value, len(prompts) * _NUM_SAMPLES.value, size > _BATCH.value)
   pair = loaded = generation_flags.load(pair, methods, _BATCH.value, max_rows,
                                         prompt_length)
   pair = share_prefix_flag.apply(pair)
@@ -109,22 +108,22 @@ def main():
   if generation_flags.METHOD.value == generation_flags.AUTO:
     spec = _chosen(pair, [x for x in prompts if len(x) <= room])
     method = method_specs.read(spec)
-  workdir = results_store.open_workdir(_WORKDIR.value,
-                                       _settings(method, loaded, prompts))
+  workdir = store.open_workdir(_WORKDIR.value,
+                               _settings(method, loaded, prompts))
   if spec:
-    results_store.save(workdir / _CHOSEN, spec)
+    store.save(workdir / _CHOSEN, spec)
   if generation_flags.COMPILED.value:
     compilation_cache.keep(generation_flags.COMPILED.value)
   records = complete(method, pair, prompts, room, size,
-                     workdir / results_store.RESULTS)
+                     workdir / store.RESULTS)
   if multihost.first():
     print(_statistics(method, records, model_pair.device_text(pair.mesh)))
-    print(f"{workdir}: {results_store.RESULTS}, {results_store.RUN}")
+    print(f"{workdir}: {store.RESULTS}, {store.RUN}")
 
 
 def _chosen(pair, prompts):
   """Returns the spec that `auto` chooses, or chose at an earlier start."""
-  known = results_store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
+  known = store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
   if known or not prompts:
     return known or "autoregressive"
   texts = prompts[:max(_TRIED, _BATCH.value)]
@@ -146,14 +145,14 @@ def complete(method, pair, prompts, room, size, path):
   wanted = [(i, j) for i in range(len(prompts))
             for j in range(_NUM_SAMPLES.value)]
   # A line that is there twice, or is of no prompt, counts for nothing.
-  done = {(r["prompt"], r["sample"]): r for r in results_store.read(
+  done = {(r["prompt"], r["sample"]): r for r in store.read(
       path, "prompt", "sample", "finish")
           if isinstance(r["prompt"], int) and isinstance(r["sample"], int)}
   records = [done[x] for x in wanted if x in done]
   todo = [x for x in wanted if x not in done]
 
   def keep(record):
-    results_store.append(path, record)
+    store.append(path, record)
     records.append(record)
     bar.update()
 
@@ -182,14 +181,13 @@ def _batches(prompts, todo, size, mesh):
   lengths = np.array([len(prompts[i]) for i, _ in todo])
   key, seen = jax.random.key(generation_flags.SEED.value), set()
   for prompt_length, members in length_buckets.members(lengths, _BUCKETS.value):
-    for places in evaluation_run.row_numbers(len(members), size,
-                                             mesh_shapes.multiple(mesh)):
+    for places in batches.row_numbers(len(members), size,
+                                      mesh_shapes.multiple(mesh)):
       chosen = members[places]
       # Rows that only fill the last batch are at its end.
       new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
       seen.update(new)
-      yield evaluation_run.batch_of(key, texts, numbers[chosen],
-                                    prompt_length), new
+      yield batches.batch_of(key, texts, numbers[chosen], prompt_length), new
 
 
 def _decoded(method, pair, batch, rows):

@@ -26,7 +26,7 @@ LIBRARY = [
     ("loop",),
     ("generate", "methods", "drawing"),
     ("grammar_aligned", "roles"),
-    ("approximately_aligned", "draft_conditioned"),
+    ("approximately_aligned", "draft_conditioned", "testing"),
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),

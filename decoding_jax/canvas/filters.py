@@ -10,15 +10,9 @@ def inputs(confidence, masked):
 
 
 def init(key, block: int, hidden: int = 32):
-  """Returns random parameters of a filter for blocks of a size.
+  """Returns random parameters of a filter for blocks of S positions.
 
-  Args:
-    key: a random key.
-    block: S.
-    hidden: width of its hidden layer.
-
-  Returns:
-    dict of matrices, `first [hidden, S]` and `out [S, hidden]`, and of biases.
+  A dict of `first [hidden, S]`, `out [S, hidden]`, and their biases.
   """
   keys = jax.random.split(key)
   draw = lambda key, *shape: jax.random.normal(key, shape) * shape[1]**-0.5

@@ -145,8 +145,7 @@ def _step(context: Context, state: State) -> State:
 def _advance(context: Context, start, canvases, tokens, confidence):
   """Returns canvases `[B, D, L]` after a step of the rule.
 
-  With a cache only the blocks `[B]` that were read are filled: a draft that is
-  through with its block waits.
+  With a cache, a draft that is through with its block `[B]` waits.
   """
   found = jax.vmap(jax.vmap(functools.partial(places.advance, context)))(
       canvases, tokens, confidence)
@@ -157,11 +156,7 @@ def _advance(context: Context, start, canvases, tokens, confidence):
 
 
 def _confirmed(drafts, targets):
-  """Returns `[B]`, the last draft that steps from the first one reach.
-
-  `targets` are a step after `drafts`, `[B, D, L]`; a whole text is not a step
-  further.
-  """
+  """Returns `[B]`, the last draft that steps from the first one reach."""
   agrees = (drafts[:, 1:] == targets[:, :-1]).all(axis=-1)
   moves = (drafts[:, 1:] != drafts[:, :-1]).any(axis=-1)
   return jnp.cumprod(agrees & moves, axis=1).sum(axis=1).astype(jnp.int32)

@@ -4,24 +4,15 @@ import jax.numpy as jnp
 
 
 def most_confident(confidence, eligible, count):
-  """Returns the most confident eligible positions; of equal ones the first.
+  """Returns `[L]` bool, the `count` most confident eligible positions.
 
-  Args:
-    confidence: `[L]` float32.
-    eligible: `[L]` bool.
-    count: how many, an integer or `[]` int32.
-
-  Returns:
-    `[L]` bool; fewer than `count` where fewer are eligible.
+  Of equal ones the first; fewer where fewer are eligible.
   """
   return eligible & (ranks(confidence, eligible) < count)
 
 
 def ranks(confidence, eligible):
-  """Returns the rank `[L]` of each position, 0 of the most confident one.
-
-  Those that are not eligible come last.
-  """
+  """Returns the rank `[L]` of each position, 0 of the most confident one."""
   order = jnp.argsort(jnp.where(eligible, -confidence, jnp.inf), stable=True)
   places = jnp.arange(len(confidence), dtype=jnp.int32)
   return jnp.zeros_like(places).at[order].set(places, unique_indices=True)

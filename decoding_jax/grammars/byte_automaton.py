@@ -35,11 +35,7 @@ class _Level(NamedTuple):
 
 
 def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
-  """Returns the automaton over tokens of an automaton over bytes.
-
-  Errors begin with `name`. Raises TooLarge beyond `MAX_TRANSITIONS` or the
-  limits of `token_automaton`, ValueError if the vocabulary spells no text.
-  """
+  """Returns the automaton over tokens of one over bytes, or TooLarge."""
   token_automaton.check_pieces(pieces)
   ends = token_automaton.end_tokens(eos_id, len(pieces))
   table = finite_automata.table(dfa, _BYTES)
@@ -112,11 +108,7 @@ def _read(levels, table, states, exits):
 
 
 def _by_state(states, inside, begin, tokens, after):
-  """Yields each state, ascending, with its (tokens, states after them).
-
-  `inside` are tokens that leave no state; the others are moves from states
-  `begin` by `tokens` to states `after`.
-  """
+  """Yields each state, ascending, with its (tokens, states after them)."""
   # Small numbers are sorted several times as fast.
   place = np.searchsorted(states, begin).astype(np.uint8)
   order = np.argsort(place, kind="stable")

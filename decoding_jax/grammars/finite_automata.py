@@ -85,8 +85,7 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
   """Returns the deterministic automaton, by the subsets of states.
 
   States from which no text ends are left out. After the state `absorbing` any
-  text may follow; subsets with it are one. Raises TooLarge beyond `limit`
-  states.
+  text may follow. Raises TooLarge beyond `limit` states.
   """
   closures: dict[int, frozenset] = {}
   steps = 0

@@ -50,10 +50,7 @@ def check(name: str, text: str, max_rules: int, gbnf: bool):
 
 def check_special(name: str, text: str, pieces: Sequence[bytes],
                   ends: Sequence[int]):
-  """Checks special tokens of a grammar of Lark: `<|tool|>`, `<[5]>`.
-
-  Raises ValueError for one that the vocabulary lacks, or that ends texts.
-  """
+  """Checks special tokens of a Lark grammar: `<|tool|>`, `<[5]>`."""
   known = {x: token for x, token in token_text.special(pieces).items()
            if token not in ends}
   for given in re.findall(r"<[^<>\s]+>", _code(text, gbnf=False)):

@@ -18,10 +18,7 @@ MAX_STEPS = 50_000_000
 
 
 def whole(pattern: str) -> Dfa:
-  """Returns the automaton of texts that match a pattern from end to end.
-
-  Raises ValueError for what is wrong or not supported, and TooLarge.
-  """
+  """Returns the automaton of texts that match from end to end."""
   nfa = Nfa(limit=MAX_WHOLE_PARTS, steps=MAX_STEPS)
   start = finite_automata.add_state(nfa)
   end = _build(nfa, regex_syntax.parse_whole(pattern), start)

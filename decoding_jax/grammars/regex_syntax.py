@@ -102,10 +102,7 @@ class _Reader:
 
 
 def parse_ecma(pattern: str):
-  r"""Returns the structure of a pattern of ECMA-262; `\d`, `\w` are ASCII.
-
-  Raises ValueError, saying what is wrong, or not supported.
-  """
+  r"""Returns the structure of a pattern of ECMA-262; `\d`, `\w` are ASCII."""
   return _parse(_Reader(pattern, whole=False))
 
 

@@ -205,10 +205,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
 
 
 def check_size(name: str, states: int, state_bytes: int):
-  """Checks Q, an upper bound, and bytes a state while it is built.
-
-  Raises ValueError that begins with `name` and tells the limit.
-  """
+  """Raises ValueError for too many states, or bytes of them while built."""
   if states > MAX_STATES:
     raise ValueError(f"{name}: an automaton of {states} states: at most "
                      f"{MAX_STATES} are supported.")

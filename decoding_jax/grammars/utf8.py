@@ -59,10 +59,7 @@ def _tail(target, ranges):
 
 @functools.lru_cache(maxsize=4096)
 def byte_ranges(low: int, high: int) -> tuple:
-  """Returns a range of characters as sequences of (lowest, highest byte).
-
-  No surrogate is in between.
-  """
+  """Returns sequences of (lowest, highest byte), without surrogates."""
   found = []
   for first, last in _SIZES:
     a, b = max(low, first), min(high, last)

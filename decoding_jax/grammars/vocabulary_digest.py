@@ -9,10 +9,7 @@ from decoding_jax import token_text
 
 
 def of_pieces(pieces: Sequence[bytes]) -> str:
-  """Returns the digest of a vocabulary, 64 hexadecimal digits.
-
-  Names of special tokens count too.
-  """
+  """Returns the digest of a vocabulary, names of special tokens included."""
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   found = hashlib.sha256(lengths.tobytes())
   found.update(b"".join(pieces))

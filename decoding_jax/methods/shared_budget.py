@@ -1,14 +1,14 @@
 """One node budget for all rows: a tree is as large as its text is easy."""
 
-from decoding_jax.speculation import drafters, expanders, verifiers
-from decoding_jax.types import Draws, Method, ONE_OF_REST
+from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
 # Nodes of a row: with the root they are eight, of which attention takes hardly
 # longer than of four (docs/results/rows.md).
 _MOST = 7
 MATCH = "match"
-_DRAWS = expanders.OF_BEAMS - ONE_OF_REST
+_DRAWS = Draws.PRUNED, Draws.SHARED_NOISE
 
 EXAMPLES = (dict(nodes=2, width=3, depth=2),
             dict(nodes=0.5, width=1, depth=2, verification="traversal"),
@@ -42,9 +42,10 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
     width: nodes of a level of the beams; 1 for chains.
     depth: levels of the beams, each a call of the draft model.
     verification: above temperature 0: "match" follows the target's sample
-      through the most probable nodes; or a rule of `verifiers.RULES` whose
-      children form a beam from which a budget may drop some. "rheo" is none:
-      its sample is drawn of what the dropped siblings would leave.
+      through the most probable nodes; or a rule of `verifiers.RULES` for a beam
+      of which a budget drops nodes. "rheo" is none: its sample is drawn of what
+      dropped siblings leave; nor "layer": a level has to be settled before the
+      next one is drawn.
     rank_temperature: at which the draft is ranked at temperature 0. The target
       always takes its most probable token, so that it agrees more often than
       the draft's probabilities say.

@@ -61,11 +61,7 @@ def vocabulary(pieces: Sequence[bytes]) -> Vocabulary:
 
 
 def build(forms: Sequence[bytes], fold_case: bool, words: int | None = None):
-  """Builds the automaton of forms, of numpy arrays, and their last bits.
-
-  With `fold_case` ASCII letters match both of their cases. `words` is W; None
-  for as many as are needed.
-  """
+  """Builds the automaton of forms on the host, and the last bit of each."""
   text = np.frombuffer(b"".join(forms), np.uint8)
   sizes = np.array([len(form) for form in forms], np.int64)
   lasts = np.cumsum(sizes) - 1
@@ -86,10 +82,7 @@ def num_words(forms: Sequence[bytes]) -> int:
 
 
 def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
-  """Returns the state after a prompt `[P]`, which its last byte decides.
-
-  Forms that begin in the prompt are not matched.
-  """
+  """Returns the state after a prompt `[P]`, which its last byte decides."""
   order = jnp.arange(len(prompt))
   sizes = jnp.where(order < length, table.sizes[prompt], 0)
   # Special tokens have no bytes: the last byte is of a token before them.

@@ -16,10 +16,7 @@ def init(context: Context):
 
 
 def advance(context: Context, states, tokens, valid):
-  """Returns the states after more `tokens [B, T]`, where `valid [B, T]`.
-
-  Raises ValueError if shapes or types of the states change.
-  """
+  """Returns the states after more `tokens [B, T]`, where `valid [B, T]`."""
   new = jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
       context.reward_params, context.constraints, states, tokens, valid)
   if _types(new) != _types(states):

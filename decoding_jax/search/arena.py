@@ -87,10 +87,7 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
 
 
 def distinct_tokens(context: Context, i, logits):
-  """Returns greedy tokens `[B, K]`, at step 0 the K most probable ones.
-
-  Where fewer tokens are possible, the best one stands in for the others.
-  """
+  """Returns greedy tokens `[B, K]`, at step 0 the K most probable ones."""
   log_probs = texts_lib.next_log_probs(context.warper, logits)
   best, first = sampling.top_k(log_probs[:, 0], logits.shape[1])
   first = jnp.where(jnp.isneginf(best), first[:, :1], first)

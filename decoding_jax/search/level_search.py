@@ -64,11 +64,7 @@ def decoder(level: Level, width: int) -> Decoder:
 
 
 def each_row(rule):
-  """Makes a `Level.expand` of a rule for one row.
-
-  Its arguments are `(key, log_probs [W', V], alive [W'], beam, width)`; it
-  returns tokens and parents `[width]` and a beam, as `beam.plain` does.
-  """
+  """Makes a `Level.expand` of a rule for one row, as `beam.plain` is."""
   def expand(keys, context, log_probs, texts, width):
     del context
     tokens, parents, beam = jax.vmap(functools.partial(rule, width=width))(
@@ -140,10 +136,7 @@ def count_rewards(width: int):
 
 def search_step(search, level: Level, context: Context,
                 state: DecodeState) -> DecodeState:
-  """Searches all texts, and commits the best of each row, which ends it.
-
-  `search` maps `(context, state)` to texts and counts, fields of `Stats`.
-  """
+  """Searches by `(context, state) -> (texts, counts)`, commits the best."""
   texts, counts = search(context, state)
   limit = texts.tokens.shape[-1]
   rank = level.rank(_fold_in(state.keys, 2 * limit), context, texts)

@@ -111,11 +111,7 @@ def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
 
 
 def _candidates(sizes: Sizes, context: Context, texts: Texts, logits):
-  """Returns W * k extensions of the beams and their log-probabilities.
-
-  Those of a beam are together, the more probable first. A beam that has ended
-  has one extension, itself, whose log-probability is 0.
-  """
+  """Returns W * k extensions, those of a beam together, and log-probs."""
   count = sizes.num_candidates
   best, tokens = sampling.top_k(
       texts_lib.next_log_probs(context.warper, logits), count)

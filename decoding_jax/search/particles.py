@@ -51,11 +51,7 @@ def systematic(uniform, log_weights):
 
 
 def resample(keys, texts: Texts, threshold: float) -> Texts:
-  """Resamples rows whose effective sample size is below `threshold` * W.
-
-  Log-weights are `beam.scores`. `counts` has `log_normalizer` so far, and
-  `resampled`, one more in rows that did.
-  """
+  """Resamples rows whose effective sample size is below `threshold` * W."""
   log_weights = texts.beam.scores
   size, mean = log_weights.shape[1], log_mean(log_weights)
   # A row that has ended stays as it is, however long the others go on; one

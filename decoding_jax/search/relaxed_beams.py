@@ -21,10 +21,9 @@ _BELOW = 1e5
 
 
 def expand(drafted):
-  """Makes a `level_search.Level.expand` of a level that is drafted.
+  """Makes a `Level.expand` of a drafted level.
 
-  `drafted` are tokens, nodes of their parents, valid and log q, `[B, N]` each;
-  `Texts.state` has the nodes of beams.
+  `drafted` are tokens, nodes of their parents, valid and log q, `[B, N]` each.
   """
   def of_rows(keys, context, log_probs, texts, width):
     del context

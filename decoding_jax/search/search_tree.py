@@ -28,10 +28,7 @@ def size(expansions: int, num_children: int) -> int:
 
 
 def roots(kind, root: Texts, size: int, value, **fields):
-  """Returns trees with room for M nodes, of roots of value `[B, 1]` alone.
-
-  `fields` are those that a subclass adds; they broadcast to `[B, M]`.
-  """
+  """Returns trees of roots alone; a subclass' `fields` fit `[B, M]`."""
   shape = len(root.lengths), size
   wide = lambda x: jnp.broadcast_to(x, shape)
   return kind(texts=texts_lib.repeat(root, size), values=wide(value),
@@ -41,11 +38,7 @@ def roots(kind, root: Texts, size: int, value, **fields):
 
 
 def insert(tree, e, index, rows, children: Texts, values, **fields):
-  """Adds the children of node `index [B]`, expansion e, in some `rows [B]`.
-
-  Elsewhere the new nodes are not used. `fields` are those that a subclass adds;
-  they broadcast to `[B, K]`, as `values`.
-  """
+  """Adds children of node `index [B]` in `rows [B]`, by expansion e."""
   wide = lambda x: jnp.broadcast_to(x, values.shape)
   fresh = type(tree)(
       texts=children, values=values, used=wide(rows[:, None]),

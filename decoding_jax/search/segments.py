@@ -103,11 +103,7 @@ def draw(keys, context: Context, sampler: Sampler, newest, room,
 
 
 def score(sampler: Sampler, newest, drawn: Segments, sizes: Sizes) -> Segments:
-  """Scores segments of another model by one forward.
-
-  The log-probabilities and the block are those of this model; `calls` is 1 for
-  each row that has segments.
-  """
+  """Scores segments by another model: its log-probs, block and calls."""
   batch, (count, steps, _) = len(newest), sizes
   inner = drawn.tokens[..., :-1].swapaxes(1, 2).reshape(batch, -1)
   mask = _mask(sizes)

@@ -242,7 +242,7 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
             drafted: _Nodes, logits, runs, limit):
   """Goes on with beam search for as long as its beams are drafted.
 
-  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and the
+  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and
   slots to keep them in, `_NOWHERE` for those that only fill up J.
   """
   order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]

@@ -75,10 +75,7 @@ def empty(batch: int, limit: int, slots: int) -> Texts:
 
 def begin(cache: Cache, batch: int, limit: int, slots: int, state,
           counts) -> Texts:
-  """Returns the same for a search by levels, of one cache.
-
-  `state` is a tree of `[B, 1, ...]`, `counts` a dict of `[B]`.
-  """
+  """Returns the same for a search by levels, with `counts` a row."""
   return empty(batch, limit, slots).replace(
       beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
                         beam_lib.root()),
@@ -212,10 +209,7 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
 
 def append(context: Context, texts: Texts, tokens, logits,
            pause=None) -> Texts:
-  """Adds `tokens [B, W]` to texts that are alive.
-
-  After a token of `pause [...]` a text is not alive, as after its end.
-  """
+  """Adds `tokens [B, W]` to texts that are alive, which `pause` may end."""
   new = _put(texts, tokens, token_buffer.log_probs(logits, tokens))
   return new.replace(alive=token_buffer.go_on(
       context, texts.alive, tokens, texts.tokens.shape[-1] - new.lengths,
@@ -277,10 +271,7 @@ def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
 
 def commit(state: DecodeState, texts: Texts, extra, *, target_calls,
            **counts) -> DecodeState:
-  """Commits the first text of each row, with which all rows are done.
-
-  `extra` are further counts of a row, `counts` fields of `Stats`.
-  """
+  """Commits the first text of each row, with which all rows are done."""
   count = texts.lengths[:, 0]
   put = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
                                               count)

@@ -160,10 +160,7 @@ def _find(known: Texts, begun, text: Texts):
 
 
 def _select(policy: Policy, tree: Nodes):
-  """Goes down from the root to a node that is new or ends a text; one row.
-
-  Returns the node `[]` and the nodes on the way, itself included, `[M]`.
-  """
+  """Goes down to a node that is new or ends; also marks the way `[M]`."""
   order = jnp.arange(len(tree.values))
 
   def descend(carry):
@@ -190,11 +187,7 @@ def _scores(policy: Policy, visits, values, counts, priors):
 
 def _expand(policy: Policy, context: Context, tree: Nodes, nodes, number,
             logits, rows) -> Nodes:
-  """Gives `nodes [B]` their children in some `rows [B]`.
-
-  `logits [B, 1, V]` are after the nodes; `number` is of the expansion, and of
-  the slot of the nodes' tokens.
-  """
+  """Gives `nodes [B]` their children after `logits [B, 1, V]`, in `rows`."""
   best, tokens = sampling.top_k(
       texts_lib.next_log_probs(context.warper, logits)[:, 0],
       policy.num_children)

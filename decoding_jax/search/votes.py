@@ -20,10 +20,7 @@ def majority(answer_after: int | None):
 
 
 def majority_of_first(num_finished: int, answer_after: int | None):
-  """Ranks by votes of the `num_finished` shortest texts that ended.
-
-  Of equally long ones the more probable vote. If none has ended, all do.
-  """
+  """Ranks by votes of the `num_finished` shortest texts that ended, or all."""
   def rank(keys, context, texts):
     del keys
     finished = texts_lib.ended(context, texts)

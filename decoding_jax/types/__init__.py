@@ -18,8 +18,8 @@ import flax.struct
 import jax.numpy as jnp
 
 from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
-                                         FreeLayout, Layout, ONE_OF_REST, Pair,
-                                         SAMPLED, Seen, Verdict, Verifier)
+                                         FreeLayout, Layout, Pair, SAMPLED,
+                                         Seen, Verdict, Verifier)
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        Halves, Head, HIDDEN_STATES,
                                        LanguageModel,
@@ -28,12 +28,13 @@ from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        num_models, with_forward)
 
 __all__ = [
-    "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
-    "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
-    "Generation", "HIDDEN_STATES", "Halves", "Head", "LanguageModel", "Layout",
-    "LogitsProcessor", "MaskedModel", "Method", "NONE", "ONE_OF_REST", "PAD",
-    "Pair", "Params", "Reward", "SAMPLED", "Seen", "States", "Stats", "UPDATES",
-    "Verdict", "Verifier", "has_cache", "num_models", "with_forward"]
+    "AppliedParams", "Array", "Block", "Cache", "Context",
+    "DecodeState", "Decoder", "DraftTree", "Drafter", "Draws", "Expander",
+    "FreeLayout", "Generation", "HIDDEN_STATES", "Halves", "Head",
+    "LanguageModel", "Layout", "LogitsProcessor", "MaskedModel", "Method",
+    "NONE", "PAD", "Pair", "Params", "Reward", "SAMPLED", "Seen", "States",
+    "Stats", "UPDATES", "Verdict", "Verifier", "has_cache", "num_models",
+    "with_forward"]
 
 
 class Reward(NamedTuple):

@@ -19,20 +19,23 @@ class Draws(enum.Enum):
     WITHOUT_REPLACEMENT: samples of `DraftTree.log_probs`, in their order, each
       of what the ones before it leave.
     WITH_REPLACEMENT: independent samples of it.
+    PRUNED: as WITHOUT_REPLACEMENT, but the tree does not grow level by level:
+      whether a node is there may depend on all that was drawn but its own token
+      and those of its descendants and later siblings. So has a budget it.
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
     OF_SEVERAL: independent samples, each of a distribution of its own, which
       `DraftTree.sources` names: those of several draft models.
     ONE_IN_BEAM: the same in a beam: how many children a node has depends on
-      tokens that were drawn above it or elsewhere, but on none of its own. As
-      of ONE_SAMPLED, no child may be dropped once the sample is drawn.
+      tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
       `DraftTree.noise_keys`, which the target shares: no fresh samples.
   """
   ARBITRARY = "chosen in any way"
   WITHOUT_REPLACEMENT = "samples without replacement"
   WITH_REPLACEMENT = "independent samples"
+  PRUNED = "samples without replacement of a pruned tree"
   ONE_SAMPLED = "one sample and the most probable tokens"
   OF_SEVERAL = "independent samples of several distributions"
   ONE_IN_BEAM = "one sample and the most probable tokens, in a beam"
@@ -43,9 +46,8 @@ class Draws(enum.Enum):
 
 
 # Where each child is a fresh sample. Of a single one these are the same.
-SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT})
-# A sample of what its siblings leave: without one of them it is none of that.
-ONE_OF_REST = frozenset({Draws.ONE_SAMPLED, Draws.ONE_IN_BEAM})
+SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT,
+                     Draws.PRUNED})
 
 
 class Layout(NamedTuple):

@@ -9,10 +9,7 @@ from decoding_jax.validation import values
 
 
 def check(key):
-  """Returns a random key, or several, as typed keys; raises ValueError.
-
-  Keys are typed `[...]`, or `[..., 2]` uint32 as in `jax.random.PRNGKey`.
-  """
+  """Returns typed keys, of typed ones or `[..., 2]` uint32; or ValueError."""
   key = values.array("key", key)
   if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
     return key
@@ -29,11 +26,7 @@ def check(key):
 
 
 def of_rows(key, batch):
-  """Returns `[B]` typed keys of Threefry, one for each row.
-
-  One key is folded with the row's number. Raises ValueError for another number
-  of keys.
-  """
+  """Returns `[B]` keys of Threefry: one folded by row numbers, or given."""
   key = check(key)
   if not random.is_threefry(key):
     # In a batch, generators of hardware draw by the key of its first row.

@@ -22,10 +22,7 @@ class TooLittle(ValueError):
 
 @contextlib.contextmanager
 def of_absent(size: int | None):
-  """Has `check` ask devices that are traced for, and are not here.
-
-  `size` is the bytes that they have together; None if unknown.
-  """
+  """Has `check` ask devices that are not here, of `size` bytes or None."""
   token = _ABSENT.set((size,))
   try:
     yield
@@ -34,10 +31,7 @@ def of_absent(size: int | None):
 
 
 def check(devices, **parts: int):
-  """Raises TooLittle if devices together lack the bytes of all parts.
-
-  Parts are named by what they are for.
-  """
+  """Raises TooLittle if devices together lack the bytes of named parts."""
   need = sum(parts.values())
   there, = _ABSENT.get() or (device_memory(devices),)
   if there is not None and need > there:

@@ -23,11 +23,9 @@ class _Shape:
 
 
 def check(name: str, model: LanguageModel, params):
-  """Checks that parameters are arrays, and those that a model needs.
+  """Raises ValueError for the first parameter that does not fit a model.
 
-  Shapes and kinds of numbers are compared where the model says what it needs;
-  its float type is left to the model. Raises ValueError naming the first leaf
-  that does not fit.
+  Float types are left to the model, and shapes where it does not tell them.
   """
   leaves, structure = jax.tree.flatten(params)
   shapes = tuple(map(_shape, leaves))

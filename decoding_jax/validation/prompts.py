@@ -8,10 +8,7 @@ from decoding_jax.validation import values
 
 
 def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
-  """Raises ValueError for wrong shapes, types, lengths or token ids.
-
-  `extra_ids` are further tokens that all models know.
-  """
+  """Raises ValueError for wrong shapes, types, lengths or token ids."""
   for name, x, ndim in (("prompts", prompts, 2),
                         ("prompt_lengths", prompt_lengths, 1)):
     if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
@@ -41,10 +38,7 @@ def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
 
 
 def check_shared(shared_prefix, target, draft) -> int:
-  """Returns the length of `shared_prefix [L]`, if the target can share it.
-
-  Else raises ValueError naming the argument, and what is allowed.
-  """
+  """Returns the length of `shared_prefix [L]`, or raises ValueError."""
   shared_prefix = values.array("shared_prefix", shared_prefix)
   if shared_prefix.ndim != 1 or not shared_prefix.size or (
       not jnp.issubdtype(shared_prefix.dtype, jnp.integer)):

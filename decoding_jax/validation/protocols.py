@@ -135,11 +135,7 @@ _FIELDS = {
 
 
 def check(name: str, kind, value, optional: bool = False) -> None:
-  """Checks the type of an argument and, recursively, its fields.
-
-  Only fields of types of `types` are checked. Raises ValueError naming argument
-  or field, its value and what is allowed.
-  """
+  """Checks the type of an argument and, recursively, its fields."""
   if value is None and optional:
     return
   if not isinstance(value, kind):

@@ -80,10 +80,7 @@ def shortened_text(text: str, size: int) -> str:
 
 
 def utf8(name: str, text: str) -> bytes:
-  """Returns the bytes of a text.
-
-  Raises ValueError for half of a surrogate pair, which has no bytes.
-  """
+  """Returns the bytes of a text; ValueError for half of a surrogate pair."""
   try:
     return text.encode("utf-8")
   except UnicodeEncodeError as e:

@@ -55,6 +55,9 @@ def load(config, pair, now=None) -> Examples:
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
   launch.check_seed(config)
+  if config.longest_prompt < 0:
+    raise launch.UserError(
+        f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
   with launch.user_errors(ValueError, OSError):
     if config.task in (PYTHON, TEXT):
       argument_checks.check_budget(config.prompt_length, config.max_new_tokens,
@@ -216,9 +219,6 @@ def room(config, pair):
 
   `config.longest_prompt`, or, if that is 0, the positions that the models have.
   """
-  if config.longest_prompt < 0:
-    raise ValueError(
-        f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
   argument_checks.check_budget(1, config.max_new_tokens, pair.target,
                                pair.draft)
   longest = min(positions(pair, config.max_new_tokens),

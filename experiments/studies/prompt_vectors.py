@@ -21,7 +21,6 @@ import tqdm
 import decoding_jax as dj
 from decoding_jax import metrics
 from experiments.app import launch
-from experiments.app import preemption
 from experiments.app import text_tables
 from experiments.training import losses
 from experiments.training import run as training_run
@@ -51,7 +50,6 @@ def main():
     raise launch.UserError(f"--config.windows={tuple(config.windows)}: at least"
                            f" {PROMPT + _STRIDE}, more than a prompt, is "
                            "needed.")
-  preemption.listen()
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
     run = training_run.prepare(config)
@@ -70,7 +68,6 @@ def train(config, run, params, objective):
   update = training_steps.make_step(config, objective)
   for step in tqdm.trange(config.steps, unit="step"):
     state, _ = update(state, run.data.train(step, None), run.teacher_params)
-    preemption.check()
   return state.params
 
 

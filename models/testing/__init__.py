@@ -1,1 +1,5 @@
-"""Checks of one's own models and methods, for use in tests."""
+"""Checks of models and methods."""
+
+from decoding_jax.testing import exactness
+
+__all__ = ["exactness"]

@@ -310,7 +310,7 @@ def _check_samples(drafter, looks):
         twin = tree.valid[rows, other] & (tree.parents[rows, other] == parents)
         before = np.where(twin, tokens[:, other], before)
         rank = rank + twin
-        if drafter.draws == dj.Draws.WITHOUT_REPLACEMENT:
+        if drafter.draws != dj.Draws.WITH_REPLACEMENT:
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
       for place in set(zip(rank, before)):

@@ -8,7 +8,7 @@ from decoding_jax.speculation import expanders, verifiers
 DEPTH = 3
 _FIXED = verifiers.names(expanders.OF_FIXED_TREES)
 _BEAM = verifiers.names(expanders.OF_BEAMS)
-_BUDGET = verifiers.names(expanders.OF_BEAMS - {dj.Draws.ONE_IN_BEAM})
+_BUDGET = verifiers.names([dj.Draws.PRUNED, dj.Draws.SHARED_NOISE])
 _MASKED = verifiers.names([dj.Draws.WITHOUT_REPLACEMENT])
 
 

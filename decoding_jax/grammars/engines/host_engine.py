@@ -137,10 +137,7 @@ def grammar(name: str, make: Callable[..., Engine], source,
 
 def register(name: str, engine: Engine, pieces: Sequence[bytes],
              eos_id) -> HostGrammar:
-  """Returns the parameters of `host_grammar()` for an engine.
-
-  Errors begin with `name`. Raises ValueError if no token may come first.
-  """
+  """Returns the parameters of `host_grammar()`; errors begin with `name`."""
   ends = token_automaton.end_tokens(eos_id, len(pieces))
   marks = np.zeros(len(pieces), bool)
   marks[list(ends)] = True

@@ -107,10 +107,7 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 def engine(name: str, source: str, pieces: Sequence[bytes],
            ends: Sequence[int]) -> host_engine.Engine:
-  """Returns an engine of a grammar of Lark, whose errors begin with `name`.
-
-  Raises ValueError with the reason for a grammar that is refused.
-  """
+  """Returns an engine of a grammar of Lark; ValueError if it is refused."""
   package = host_engine.library(_PACKAGE)
   tokenizer = vocabulary_digest.cached(
       _TOKENIZERS, _MAX_VOCABULARIES, _tokenizer, pieces, ends)

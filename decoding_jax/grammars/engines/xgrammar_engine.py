@@ -79,11 +79,7 @@ def maker_of_schema(schema):
 
 def engine(name: str, make, pieces: Sequence[bytes],
            ends: Sequence[int]) -> host_engine.Engine:
-  """Returns an engine of a grammar, whose errors begin with `name`.
-
-  `make` maps an `xgrammar.GrammarCompiler` to the `CompiledGrammar`. Raises
-  ValueError with the reason for a grammar that is refused.
-  """
+  """Returns an engine of what `make(compiler)` compiles, or ValueError."""
   package = host_engine.library(_PACKAGE)
   try:
     compiled = host_engine.with_deep_stack(

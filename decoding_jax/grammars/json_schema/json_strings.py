@@ -34,6 +34,11 @@ _IPV6 = "|".join([
         f"(?:{_HEX}(?::{_HEX}){{0,{n - 1}}})?::" if n == 7 else
         f"(?:{_HEX}(?::{_HEX}){{0,{n - 1}}})?::(?:{_HEX}:){{0,{6 - n}}}{_HEX}"
         if n else f"::(?:{_HEX}:){{0,6}}{_HEX}" for n in range(8))])
+_DIGIT = "[0-9a-fA-F]"
+# All escapes of JSON, but for halves of surrogate pairs.
+_ESCAPES = (rf'\\(?:["\\/bfnrt]|u(?:[0-9abcefABCEF]{_DIGIT}|[dD][0-7])'
+            rf"{_DIGIT}{{2}}|u[dD][89abAB]{_DIGIT}{{2}}"
+            rf"\\u[dD][cdefCDEF]{_DIGIT}{{2}})")
 # Some texts of each format, none that is of another form.
 FORMATS = {
     "date": _DATE, "time": _TIME, "date-time": f"{_DATE}T{_TIME}",
@@ -109,16 +114,13 @@ def of_constraints(x) -> Dfa | None:
 
 
 def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:
-  """Adds a string of JSON, with quotation marks; returns the state after it.
-
-  `texts` is over characters, spelled with the escapes that they need; None for
-  all texts, in any spelling.
-  """
+  """Adds a string of JSON, quoted; `texts` None for all, in any spelling."""
   state = finite_automata.add_text(nfa, start, b'"')
   if texts is None:
     target = utf8.Target(nfa, state)
     _add_characters(target, state, 0, utf8.HIGHEST)
-    _add_free_escapes(target, state)
+    nfa.empty[finite_automata.add_dfa(nfa, state, regex.search(
+        f"^(?:{_ESCAPES})$"))].append(state)
     return finite_automata.add_text(nfa, state, b'"')
   end = finite_automata.add_state(nfa)
   states = [state, *(finite_automata.add_state(nfa) for _ in texts.moves[1:])]
@@ -165,25 +167,3 @@ _CONTROLS = tuple(
     (*map(_one, "\\u00"), _one(first), (ord(low), ord(high)))
     for first, low, high in (("0", "0", "7"), ("0", "b", "b"), ("0", "e", "f"),
                              ("1", "0", "9"), ("1", "a", "f")))
-
-
-def _add_free_escapes(target, start):
-  """Adds all escapes of JSON, but for halves of surrogate pairs."""
-  digit, nfa = ((48, 57), (65, 70), (97, 102)), target.nfa
-
-  def add(state, ranges, to=None):
-    to = finite_automata.add_state(nfa) if to is None else to
-    nfa.moves[state] += [(low, high, to) for low, high in ranges]
-    return to
-
-  one = lambda text: [(ord(x), ord(x)) for x in text]
-  escape = add(start, one("\\"))
-  add(escape, one('"\\/bfnrt'), target.end)
-  number = add(escape, one("u"))
-  third = add(add(number, one("0123456789abcefABCEF")), digit)
-  second = add(number, one("dD"))
-  add(second, [(48, 55)], third)
-  add(add(third, digit), digit, target.end)
-  high = add(add(add(second, one("89abAB")), digit), digit)
-  low = add(add(add(high, one("\\")), one("u")), one("dD"))
-  add(add(add(low, one("cdefCDEF")), digit), digit, target.end)

@@ -105,10 +105,7 @@ def _exactly_one(source, options) -> list:
 
 
 def is_empty(source: Source, x, levels: int = 4) -> bool:
-  """Returns whether a branch surely has no value.
-
-  Required values within values are looked at for some `levels`.
-  """
+  """Returns whether a branch surely has no value, some `levels` deep."""
   if isinstance(x, Number):
     return finite_automata.is_empty(json_numbers.of_constraints(x))
   if isinstance(x, String):

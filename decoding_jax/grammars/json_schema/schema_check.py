@@ -40,10 +40,7 @@ def parse(name: str, schema):
 
 
 def check(schema):
-  """Checks the values of all keywords, also after references.
-
-  Raises Malformed, naming keyword, place, value and what is allowed.
-  """
+  """Checks the values of all keywords, also after references: Malformed."""
   source, waiting, known = Source(schema), [Part(schema)], set()
   while waiting:
     part = waiting.pop()
@@ -92,18 +89,6 @@ def _is_number(x):
       isinstance(x, int) or math.isfinite(x))
 
 
-def _is_count(x):
-  return _is_number(x) and x >= 0 and x == int(x)
-
-
-def _is_list(x):
-  return isinstance(x, list) and bool(x)
-
-
-def _is_mapping(x):
-  return isinstance(x, dict)
-
-
 def _is_names(x):
   return isinstance(x, list) and all(isinstance(name, str) for name in x)
 
@@ -121,6 +106,9 @@ _SCHEMAS = ("additionalProperties", "propertyNames", "additionalItems", "not",
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _MAPPINGS = ("properties", "patternProperties", "dependentSchemas")
 _NAMES = "a list of names"
+_is_list = lambda x: isinstance(x, list) and bool(x)
+_is_mapping = lambda x: isinstance(x, dict)
+_is_count = lambda x: _is_number(x) and x >= 0 and x == int(x)
 # Keyword -> (whether it may have a value, what is needed).
 _VALUES = {
     "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of some"),

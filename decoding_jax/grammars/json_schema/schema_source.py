@@ -104,11 +104,7 @@ def check_keywords(part: Part):
 
 
 def follow(source: Source, part: Part) -> Part:
-  """Returns what the `$ref` of a part refers to.
-
-  Raises Unsupported if it is not within the schema, Endless if it has been
-  followed too often.
-  """
+  """Returns what a `$ref` refers to; Unsupported, or Endless after a while."""
   ref = part.node["$ref"]
   at = f"{part.at}/$ref"
   base = next((source.schema[key] for key in ("$id", "id")

@@ -35,11 +35,7 @@ class Items:
 
 def items(source: Source, array: Array, most: int | None,
           max_sets: int) -> Items:
-  """Returns the items of a list in which none is repeated.
-
-  At most `max_sets` sets of values may be distinguished. Raises Unsupported if
-  their values cannot be listed.
-  """
+  """Returns the items of a list in which none is repeated."""
   listed = [_values_of(source, schema_branches.item(array, i))
             for i in range(len(array.first) + 1)]
   values = {x.key: x for found in listed for x in found}

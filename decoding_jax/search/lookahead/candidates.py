@@ -55,12 +55,11 @@ def describe(options: SearchOptions) -> str:
 
 def choose(context: Context, options: SearchOptions, caches, logits,
            reward_states, room) -> Choice:
-  """Chooses a token of each row by a lookahead from each of its candidates.
+  """Chooses a token of each row by a lookahead from each candidate.
 
-  Of equal scores the more probable wins, then the smaller id. `caches` are the
-  target's and the draft's; that of the model that rolls out holds the whole
-  text. `logits [B, V]` follow it, and `room [B]` is the number of tokens that
-  may still follow, 0 where no choice is needed.
+  Of equal scores the more probable wins, then the smaller id. The cache of the
+  model that rolls out holds the whole text; `room [B]` is the tokens that may
+  follow, 0 where no choice is needed.
   """
   logits = greedy_rollout.allowed(context, logits)
   # In this order the first of equal scores is the one to take.
@@ -81,11 +80,7 @@ def choose(context: Context, options: SearchOptions, caches, logits,
 
 def commit_choice(context: Context, options: SearchOptions, state: DecodeState,
                   choice: Choice, count):
-  """Commits a choice to the caches, which hold the whole text.
-
-  `count [B]` is 1 where the token is committed, else 0. Returns the state, the
-  target's logits `[B, V]` after it, and its forwards `[B]`.
-  """
+  """Commits a choice; returns state, logits `[B, V]`, target calls `[B]`."""
   paths, index = choice.paths, choice.index[:, None]
   if options.rollout_model.needs_draft:
     logits, cache = greedy_rollout.extend(

@@ -98,11 +98,7 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
 
 
 def _merge(lookahead: Lookahead, kept, continuation, result):
-  """Selects what each row commits: tokens `[B, n + 1]`, log-probs, counts.
-
-  Rows in S1 commit `kept [B]` tokens of the lookahead, rows in S2 and S4
-  `result`. Returns last `[B]`, drafted tokens among them.
-  """
+  """Selects what rows commit: tokens, log-probs, counts, drafted among them."""
   order = jnp.arange(continuation.tokens.shape[1])[None]
   column = lambda x: x[:, None]
   tokens = jnp.where(
@@ -124,11 +120,7 @@ def _merge(lookahead: Lookahead, kept, continuation, result):
 
 def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
            compared, tested, emitted, running, ended_in) -> Stats:
-  """Adds the costs of an iteration to the counts of running rows.
-
-  `compared [B]` is the number of rewards computed to find the gain, `ended_in
-  [B]` is 0 to 3 for S1 to S4.
-  """
+  """Adds the costs of an iteration; `ended_in [B]` is 0 to 3 for S1 to S4."""
   running = running.astype(jnp.int32)
   by_draft = int(options.rollout_model.needs_draft)
   one_hot = lambda size, x: running[:, None] * (

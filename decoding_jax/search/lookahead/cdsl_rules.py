@@ -61,10 +61,7 @@ def describe(acceptance_threshold, reward_threshold) -> str:
 
 
 def required_tokens(acceptance_threshold, steps) -> tuple[int, ...]:
-  """Returns how many of 0, 1, ..., n tokens must be verified, a table.
-
-  The quotient is so compared in Python's precision, not in float32.
-  """
+  """Returns how many of 0, 1, ..., n drafted tokens must be verified."""
   return tuple(sum(verified / max(size, 1) < acceptance_threshold
                    for verified in range(size + 1))
                for size in range(steps + 1))

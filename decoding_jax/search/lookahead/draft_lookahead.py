@@ -117,9 +117,8 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
                reward_states):
   """Picks the best verified path of each row.
 
-  Of `logits [B, M, V]` at each node and `room [B]`, tokens that may follow.
-  Returns the last node `[B]` of the path, its tokens and nodes `[B, n]`, and
-  how many paths `[B]` were verified.
+  Returns its last node `[B]`, tokens and nodes `[B, n]`, and how many paths
+  `[B]` were verified.
   """
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
@@ -141,10 +140,7 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
 
 
 def _verified(context: Context, slack, grown: DraftTree, logits, within):
-  """Returns last nodes `[B, M]` bool of paths accepted no further.
-
-  And log-probabilities `[B, M]` of the paths to all nodes.
-  """
+  """Returns last nodes of verified paths, log-probs of all, `[B, M]`."""
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   nodes = jnp.arange(parents.shape[1])
   is_root = nodes[None] == 0

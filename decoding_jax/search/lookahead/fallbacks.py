@@ -46,11 +46,7 @@ class SearchResult:
 def continue_draft(passes, context: Context, state: DecodeState,
                    lookahead: Lookahead, rows,
                    reward_states) -> TargetContinuation:
-  """Rolls out the target from the first rejected token, tests the reward.
-
-  Only in `rows [B]`, those of low acceptance; elsewhere `passed` is False.
-  `passes` maps rewards `[B]` to bool `[B]`.
-  """
+  """Rolls out the target from the first rejected token, in some `rows`."""
   verified, steps = lookahead.num_verified[:, None], lookahead.tokens.shape[1]
   order = jnp.arange(steps + 1)[None]
   start = state.length + lookahead.num_verified

@@ -20,10 +20,13 @@ from decoding_jax.kernels import buffers
 from decoding_jax.speculation import expanders, scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
-                                Draws, Layout, ONE_OF_REST, Seen)
+                                Draws, Layout, Seen)
+from decoding_jax.validation import values
 
 # Of a flat draft distribution, how often its sample is accepted.
 _LEAST = 0.6
+# A sample of what its siblings leave is none once one of these is dropped.
+_DRAWS = (Draws.ARBITRARY, Draws.PRUNED, Draws.SHARED_NOISE)
 
 
 @functools.lru_cache(maxsize=None)
@@ -37,11 +40,15 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     depth: D, its levels.
     most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
       tree of others may be as large as the beam.
-    draws: how children are drawn, one of `expanders.OF_BEAMS`; the drafter of
-      ONE_IN_BEAM says ARBITRARY.
+    draws: how children are drawn: ARBITRARY, PRUNED or SHARED_NOISE.
     rank_temperature: see `best_first_trees.sharpened`.
+
+  Raises:
+    ValueError: for other draws.
   """
-  grown = expanders.beam_tree(width, depth, draws)
+  values.check_one_of("draws", draws, dict.fromkeys(_DRAWS))
+  drawn = Draws.WITHOUT_REPLACEMENT if draws == Draws.PRUNED else draws
+  grown = expanders.beam_tree(width, depth, drawn)
   budget = functools.partial(_budget, nodes, min(most, width * depth))
   if draws == Draws.ARBITRARY:
     layout = tree_lib.free_layout(most, depth, min(width, most))
@@ -52,9 +59,6 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     layout, observe = grown.layout, language_model.observe
     propose_nodes = functools.partial(propose, grown, budget,
                                       expected_acceptance)
-  # A node may be dropped once its sibling was drawn of what it leaves: that
-  # sibling is then a sample of nothing that a verifier knows.
-  draws = Draws.ARBITRARY if draws in ONE_OF_REST else draws
   return Drafter(layout, language_model.init, propose_nodes,
                  functools.partial(_observe, observe), calls=depth, draws=draws,
                  score=functools.partial(scoring.valid_nodes, budget))
@@ -103,8 +107,8 @@ def choose(scores, number: int):
   parent is chosen, if that has no lower score and no higher index.
   """
   flat = scores[:, 1:].ravel()
-  values, best = kernels.top_k(flat, number)
-  chosen = jnp.zeros(flat.shape, bool).at[best].set(values > -jnp.inf)
+  highest, best = kernels.top_k(flat, number)
+  chosen = jnp.zeros(flat.shape, bool).at[best].set(highest > -jnp.inf)
   return jnp.pad(chosen.reshape(len(scores), -1), ((0, 0), (1, 0)),
                  constant_values=True)
 

@@ -22,7 +22,8 @@ root as in traversal, which accepts a few percent more.
 
 Given a level, its nodes' expected weights and R are w(v) t: what was drawn
 elsewhere does not matter. As with recursive rejection, whether a node has
-another child may depend on anything but the token of that child.
+another child may depend on anything but the token of that child; and, since W
+enters all tests below a level, on nothing that is drawn below it.
 """
 
 import functools

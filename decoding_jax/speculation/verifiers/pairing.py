@@ -30,10 +30,10 @@ class Rule(NamedTuple):
 # The usual one first.
 RULES = {
     # arXiv 2402.14160; with replacement 2305.09781.
-    "recursive": Rule((Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT),
-                      "token"),
+    "recursive": Rule((Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT,
+                       Draws.PRUNED), "token"),
     # arXiv 2505.12398; on a chain 2403.10444.
-    "traversal": Rule((Draws.WITHOUT_REPLACEMENT,), "block",
+    "traversal": Rule((Draws.WITHOUT_REPLACEMENT, Draws.PRUNED), "block",
                       "traversal:verifier"),
     # As traversal, but level by level.
     "layer": Rule((Draws.WITHOUT_REPLACEMENT,), maker="layers:verifier"),

@@ -50,7 +50,8 @@ def recursive(replacement: bool) -> Verifier:
     return rank, rest
 
   return Verifier(rule, frozenset({
-      Draws.WITH_REPLACEMENT if replacement else Draws.WITHOUT_REPLACEMENT}))
+      Draws.WITH_REPLACEMENT} if replacement else {
+          Draws.WITHOUT_REPLACEMENT, Draws.PRUNED}))
 
 
 @functools.lru_cache(maxsize=None)

@@ -45,7 +45,8 @@ def verifier() -> Verifier:
 
   Of a chain it is block verification.
   """
-  return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT}), walk)
+  return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT, Draws.PRUNED}),
+                  walk)
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):

@@ -184,8 +184,8 @@ OF_PAIRS = {
     (TOP, "k_seq", "Drafter.draws=ARBITRARY, Verifier.takes=WITH"),
     (TOP_BEAM, "without", "Drafter.draws=ARBITRARY, Verifier.takes=WITH"),
     (expanders.top_k((1,)), "without",
-     "recursive is exact for children that are samples without replacement; "
-     "these are chosen in any way"),
+     "recursive is exact for children that are samples without replacement or "
+     "samples .* of a pruned tree; these are chosen in any way"),
     (WITHOUT, "with", "draws=WITHOUT_REPLACEMENT, Verifier.takes=WITH_REPL"),
     (WITHOUT, "k_seq", "draws=WITHOUT_REPLACEMENT, Verifier.takes=WITH_REPL"),
     (BEAM, "with", "draws=WITHOUT_REPLACEMENT, Verifier.takes=WITH_REPL"),

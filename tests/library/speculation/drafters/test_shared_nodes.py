@@ -176,6 +176,7 @@ def test_packed_nodes_are_scored_as_all_are(config):
     (dict(most=1), "most=1: a number from 2 to 4"),
     (dict(verification="conditional_ot"), "verification='conditional_ot'"),
     (dict(verification="rheo"), "verification='rheo': one of 'match', 're"),
+    (dict(verification="layer"), "'match', 'recursive', 'traversal', 'shared"),
     (dict(rank_temperature=0), "rank_temperature=0: a number from 0.01")],
                          ids=str)
 def test_wrong_options(arguments, words):

@@ -1,19 +1,20 @@
-"""Tests on sampled texts whether a method keeps the target's distribution.
+"""Texts of tabular models, whose joint distribution is known exactly.
 
-The joint distribution of the first tokens of a tabular model is known exactly.
 A wrong distribution within a call, or an error carried from call to call,
 changes it; a chi-square test finds that.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import decoding_jax as dj
+from decoding_jax import generate
+from decoding_jax import methods
 from decoding_jax.speculation import tree_decoder
-from models import tabular
+from decoding_jax.types import Cache, LanguageModel, Method, Pair
 
 # Stated in advance: with some hundred tests, one in a thousand suites fails by
 # chance. A wrong distribution fails by far.
@@ -42,49 +43,18 @@ class Fit(NamedTuple):
     return self.p_value >= MIN_P_VALUE
 
 
-def check(method: dj.Method, target=None, draft=None, **kwargs) -> Fit:
-  """Raises unless the sampled texts of a method have the target's distribution.
-
-  Args:
-    method: any method of temperatures above 0.
-    target: `[V, V]`, the distribution of the next token by the last one; None
-      for random distributions of six tokens.
-    draft: the same of the drafter.
-    **kwargs: more arguments of `fit`.
-
-  Returns:
-    The fit, which is one that chance explains.
-
-  Raises:
-    AssertionError: with the distance and the p-value.
-  """
-  if target is None or draft is None:
-    target, draft = random_tables(6)
-  found = fit(method, target, draft, **kwargs)
-  if not found.is_close:
-    raise AssertionError(
-        f"{method.name}: texts are {found.distance:.3f} away from the target's "
-        f"distribution, of samples {found.by_chance:.3f} are expected; "
-        f"chi-square p={found.p_value:.2g}, {MIN_P_VALUE:g} is needed.")
-  return found
-
-
-def fit(method: dj.Method, target, draft, rows: int = 100_000, length: int = 4,
+def fit(method: Method, target, draft, rows: int = 100_000, length: int = 4,
         key=None, **kwargs) -> Fit:
   """Draws texts after token 0, and compares them with their joint distribution.
 
   Args:
     method: any method of temperatures above 0.
-    target: `[V, V]` distributions.
-    draft: `[V, V]` distributions.
+    target, draft: `[V, V]` distributions.
     rows: texts to draw.
     length: tokens of a text that count; more than a call emits, so that errors
       between calls are seen.
     key: of `dj.generate`; None for a fixed one.
     **kwargs: more arguments of `dj.generate`, none that warps the target.
-
-  Returns:
-    A `Fit`.
   """
   counts, stats = frequencies(method, target, draft, rows, length, key,
                               **kwargs)
@@ -96,38 +66,33 @@ def fit(method: dj.Method, target, draft, rows: int = 100_000, length: int = 4,
 
 def tested_methods():
   """Returns all examples whose samples come of a drafter and a verifier."""
-  return [method for found in dj.methods.examples().values()
-          for method in found if isinstance(method.sampled, dj.Pair)]
+  return [method for found in methods.examples().values()
+          for method in found if isinstance(method.sampled, Pair)]
 
 
-def frequencies(method: dj.Method, target, draft, rows: int, length: int,
+def frequencies(method: Method, target, draft, rows: int, length: int,
                 key=None, **kwargs):
-  """Counts how often each text of `length` tokens follows token 0.
+  """Returns `[V] * length` counts of the texts after token 0, and `Stats`.
 
-  Args:
-    method: any method.
-    target: `[V, V]` distributions.
-    draft: `[V, V]` distributions.
-    rows: texts to draw.
-    length: tokens of a text that are counted.
-    key: of `dj.generate`; None for a fixed one.
-    **kwargs: more arguments of `dj.generate`.
-
-  Returns:
-    `[V] * length` counts, and the statistics.
+  Arguments are those of `fit`, of any method and temperature.
   """
   target_lm, target_params = table_model(target)
   models = {}
   if tree_decoder.decoder_of(method, greedy=False).needs_draft:
     models["draft"], models["draft_params"] = table_model(draft)
-  out = dj.generate(
+  out = generate(
       jax.random.key(0) if key is None else key,
       jnp.zeros((rows, 1), jnp.int32), jnp.ones(rows, jnp.int32),
       method=method, target=target_lm, target_params=target_params,
       max_new_tokens=length, **models, **kwargs)
-  counts = np.zeros((len(target),) * length)
-  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:1 + length]).T), 1)
-  return counts, out.stats
+  return count(out.tokens[:, 1:1 + length], len(target)), out.stats
+
+
+def count(texts, vocab_size: int):
+  """Returns `[V] * L` counts of texts `[B, L]`."""
+  counts = np.zeros((vocab_size,) * texts.shape[1])
+  np.add.at(counts, tuple(np.asarray(texts).T), 1)
+  return counts
 
 
 def joint_distribution(table, first: int, length: int):
@@ -143,13 +108,20 @@ def p_value(counts, probs) -> float:
 
   A cell that cannot occur but did gives 0.
   """
-  from scipy import stats  # Takes half a second, and few programs need it.
   if counts[probs == 0].any():
     return 0.0
   observed, expected = _merge_rare(counts, probs * counts.sum())
   if len(expected) == 1:
     return 1.0
-  return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
+  return chi_square_tail(float(((observed - expected)**2 / expected).sum()),
+                         len(expected) - 1)
+
+
+def chi_square_tail(value: float, freedom: int) -> float:
+  """Returns the probability of a larger chi-square, in float64."""
+  with jax.enable_x64(True):
+    return float(jax.scipy.special.gammaincc(
+        jnp.float64(freedom / 2), jnp.float64(value / 2)))
 
 
 def _merge_rare(observed, expected):
@@ -191,6 +163,22 @@ def random_probs(rng, size: int, zeros: int = 0):
 
 
 def table_model(table):
-  """Returns a tabular model with the rows of `table`, and its parameters."""
+  """Returns a model with the rows of `table`, and its parameters."""
   with np.errstate(divide="ignore"):
-    return tabular.TabularLM(np.log(table))
+    return _language_model(len(table)), (jnp.asarray(np.log(table),
+                                                     jnp.float32),)
+
+
+@functools.lru_cache(maxsize=None)
+def _language_model(vocab_size):
+  """A model whose next token depends on the last one alone; it caches nothing.
+  """
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    del positions, cache, slot, mask
+    return params[0][tokens], block
+
+  return LanguageModel(
+      lambda batch, capacity: Cache((), (), jnp.zeros(batch, jnp.int32)),
+      forward, vocab_size, reads_shared=True,
+      abstract_params=lambda: (jax.ShapeDtypeStruct((vocab_size,) * 2,
+                                                    jnp.float32),))
