@@ -8,8 +8,8 @@
   pip install -e '.[cuda]'
   python -m experiments.estimate --devices=h100:1 --target=<folder> ...
 
-`--memory_budget=14GiB` chooses the tree: of those that fit, the smallest one
-that keeps most of the speed, for siblings accepted as `--acceptance` says.
+`--memory_budget=14GiB` chooses the tree: of those that `auto` tries and that
+have the name `--method`, the one of most nodes that fits.
 
 Their compiler compiles the program of a generation from the architectures of
 the models: no parameter is read, and nothing runs. Prints the memory that it
@@ -32,7 +32,6 @@ import time
 from absl import flags
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree_planning
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import text_tables
@@ -45,8 +44,8 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
-from experiments.devices import tree_memory
 from experiments.flags import model_flags
+from experiments.timing import auto_method
 
 _DEVICES = flags.DEFINE_string(
     "devices", None, "What to compile for: TPUs such as v5e:4x4 or v5p:2x2x1, "
@@ -54,10 +53,6 @@ _DEVICES = flags.DEFINE_string(
     required=True)
 _METHOD = flags.DEFINE_string("method", "rsd_s",
                               method_specs.help_text())
-_ACCEPTANCE = flags.DEFINE_list(
-    "acceptance", ["0.7", "0.4", "0.3", "0.2"], "With --memory_budget: the "
-    "probability to accept a sibling of rank 0, 1, ..., those before it "
-    "rejected.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
                                   "Sampling temperature; 0 is greedy.",
                                   lower_bound=0)
@@ -93,9 +88,9 @@ def main():
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
   budget = model_flags.memory_budget()
   sampling = dj.Sampling(_TEMPERATURE.value)
-  method = (method_specs.from_flag(_METHOD.value) if budget is None
-            else method_specs.read(_plans(0)[0].spec))
-  pair = model_flags.open_pair(_METHOD.value, [method])
+  methods = ([method_specs.from_flag(_METHOD.value)] if budget is None
+             else auto_method.methods(model_flags.has_drafter(), _BATCH.value))
+  pair = model_flags.open_pair(_METHOD.value, methods)
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
   if _TOKENS.value:
@@ -106,8 +101,7 @@ def main():
     return
   with launch.user_errors(ValueError):
     ways = mesh_lib.partition(pair, shape, mesh_lib.draft_mesh())
-  if budget is not None:
-    method = _within(budget, pair, ways)
+  method = methods[0] if budget is None else _within(budget, pair, ways)
   model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                    sampling)
   kind = method.sampled if _TEMPERATURE.value else method.greedy
@@ -153,22 +147,25 @@ def part(config, number):
       name: size // number for name, size in sizes.items()})
 
 
-def _plans(parameter_ratio):
-  return tree_memory.plans(_METHOD.value, _ACCEPTANCE.value, parameter_ratio)
-
-
 def _within(budget, pair, ways):
-  """Returns the method of the smallest good tree that fits."""
-  plans = _plans(pair.parameter_ratio)
-  plan = tree_memory.smallest(
-      plans, tree_memory.bytes_of(pair, _BATCH.value, _PROMPT_LENGTH.value,
-                                  _MAX_NEW_TOKENS.value,
-                                  not _TEMPERATURE.value, ways), budget)
-  method = method_specs.read(plan.spec)
-  print(f"{method.name}: {plan.tokens:.2f} tokens a step expected, "
-        f"{plans[0].tokens:.2f} of the fastest tree without a budget",
-        flush=True)
-  return method
+  """Returns the method of most nodes that fits, of those that `auto` tries."""
+  methods = auto_method.methods(pair.draft, _BATCH.value)
+  name_of = lambda method: method.name.partition("(")[0]
+  kinds = {x: x.sampled if _TEMPERATURE.value else x.greedy for x in methods
+           if name_of(x) == _METHOD.value}
+  if not kinds:
+    names = sorted(set(map(name_of, methods)))
+    raise launch.UserError(f"--memory_budget and --method={_METHOD.value}: one "
+                           f"of {', '.join(names)} is needed.")
+  sizes = {x: sum(memory_estimate.estimate(
+      pair, [kind], _BATCH.value, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+      ways)) for x, kind in kinds.items()}
+  fitting = [x for x, size in sizes.items() if size <= budget]
+  if not fitting:
+    raise launch.UserError(
+        f"--memory_budget: {_METHOD.value} needs about "
+        f"{min(sizes.values()):,} bytes at least, and there are {budget:,}.")
+  return max(fitting, key=lambda x: memory_estimate.nodes(kinds[x])[0])
 
 
 def _compiled(pair, mesh, method, sampling, there, platform):
@@ -244,7 +241,7 @@ def _costs(config, drafting, kind, rows, device):
   add("target, of a step", str(scored), target)
   levels, drafts = (), 0
   if isinstance(kind, dj.Pair) and drafting is not None:
-    levels = tree_planning.draft_tokens(draft_levels.widths(kind.drafter))
+    levels = draft_levels.tokens(kind.drafter)
   if levels:
     drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)

@@ -16,12 +16,12 @@ mostly for compilation; the exit status is 2 unless all tests pass. With
 from absl import flags
 import tqdm
 
+from decoding_jax.testing import exactness
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.evaluation import exactness_cases
 from experiments.rivals import engine_exactness
 from experiments.rivals import engines
-from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
     "method", "", "'' for the examples of all methods that draft and verify. " +

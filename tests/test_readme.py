@@ -19,7 +19,6 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import verifiers
 from models import tabular
-from models.testing import exactness
 from support import tiny_models as tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -152,7 +151,7 @@ def test_drafter_of_your_own_is_exact():
   drafter = names["make"](2).sampled.drafter
   wrong = dj.Method("wrong", dj.pair(drafter, verifiers.match()), None)
   with pytest.raises(AssertionError, match="wrong: "):
-    exactness.check(wrong, rows=30_000, length=5)
+    dj.testing.assert_exact(wrong, rows=30_000, length=5)
 
 
 def test_drafter_of_your_own_learns():

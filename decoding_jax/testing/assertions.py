@@ -62,6 +62,11 @@ class Report(NamedTuple):
     return not self.failures
 
   @property
+  def p_value(self) -> float:
+    """Returns the smallest p-value of all tests; nan if no text was drawn."""
+    return min((x.p_value for x in self.findings), default=math.nan)
+
+  @property
   def smallest_bias(self) -> float:
     """Returns the smallest bias that some test would have found."""
     return min((x.smallest_bias for x in self.findings), default=math.nan)
@@ -127,8 +132,8 @@ def assert_detects(subject, wrong, **kwargs) -> Report:
 
 def check(subject, target=None, draft=None, *, expected=None,
           vocab_sizes=(2, 3, 6), drafters=tables.DRAFTERS, rows: int = 50_000,
-          length: int = 4, key=None, integrate: bool = True,
-          **kwargs) -> Report:
+          length: int = 4, key=None,
+          integrate: bool | None = None, **kwargs) -> Report:
   """Returns the report of `assert_exact`, and raises nothing.
 
   Args:
@@ -140,12 +145,15 @@ def check(subject, target=None, draft=None, *, expected=None,
     rows: texts of each case.
     length: tokens of a text, more than a call emits.
     key: None for a fixed one. Every second case has a key for each row.
-    integrate: whether to integrate the rule of a pair.
+    integrate: whether to integrate the rule of a pair; None: if no tables are
+      given.
     **kwargs: more arguments of `dj.generate`.
   """
   if isinstance(subject, Pair):
     subject = Method("pair", subject, None)
   name = getattr(subject, "name", getattr(subject, "__name__", "sampler"))
+  if integrate is None:
+    integrate = target is None
   wrong = _node_errors(subject) if integrate else ()
   if wrong:
     return Report(name, wrong, (), math.nan)

@@ -43,33 +43,6 @@ class Fit(NamedTuple):
     return self.p_value >= MIN_P_VALUE
 
 
-def check(method: Method, target=None, draft=None, **kwargs) -> Fit:
-  """Raises unless the sampled texts of a method have the target's distribution.
-
-  Args:
-    method: any method of temperatures above 0.
-    target: `[V, V]`, the distribution of the next token by the last one; None
-      for random distributions of six tokens.
-    draft: the same of the drafter.
-    **kwargs: more arguments of `fit`.
-
-  Returns:
-    The fit, which is one that chance explains.
-
-  Raises:
-    AssertionError: with the distance and the p-value.
-  """
-  if target is None or draft is None:
-    target, draft = random_tables(6)
-  found = fit(method, target, draft, **kwargs)
-  if not found.is_close:
-    raise AssertionError(
-        f"{method.name}: texts are {found.distance:.3f} away from the target's "
-        f"distribution, of samples {found.by_chance:.3f} are expected; "
-        f"chi-square p={found.p_value:.2g}, {MIN_P_VALUE:g} is needed.")
-  return found
-
-
 def fit(method: Method, target, draft, rows: int = 100_000, length: int = 4,
         key=None, **kwargs) -> Fit:
   """Draws texts after token 0, and compares them with their joint distribution.

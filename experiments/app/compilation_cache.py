@@ -22,7 +22,8 @@ def keep(folder):
   """
   # Of several processes the first one writes.
   for path in pathlib.Path(folder).glob(_ENTRIES):
-    if multihost.first() and not _is_whole(path.read_bytes()):
+    if multihost.first() and path.is_file() and not _is_whole(
+        path.read_bytes()):
       path.unlink(missing_ok=True)
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -76,17 +76,11 @@ def _formatted(value, spec):
 def pivot(records, rows, column="metric", titles=None, form=interval, specs=()):
   """Makes the lines of a table of long records, the head first.
 
-  Args:
-    records: long records; several of one cell are written after each other.
-    rows: dict from the keys that a line begins with to their titles.
-    column: the key whose values are columns.
-    titles: dict from the columns to their titles, in order; None for all values
-      that there are, the least first.
-    form: `(value, low, high, spec) -> text`.
-    specs: dict from metrics to format specs, such as "+.1f"; others are ".2f".
-
-  Returns:
-    list of lists of text, `EMPTY` where there is no record.
+  `rows` are the keys that a line begins with and their titles; `column` is the
+  key whose values are columns, `titles` these and their titles in order, None
+  for all. `form` is `(value, low, high, spec) -> text`, `specs` are metric ->
+  format spec, ".2f" if not given. Several records of a cell are written after
+  each other; without any it is `EMPTY`.
   """
   if titles is None:
     titles = {x: str(x) for x in sorted({r[column] for r in records})}
@@ -115,15 +109,9 @@ def write(path, blocks, form=None) -> None:
 
 
 def write_csv(path, records, keys, columns, origin) -> None:
-  """Writes a line for each value of keys, figures in full.
+  """Writes a line for each value of keys, figures in full, and the origin.
 
-  Args:
-    path: file.
-    records: long records.
-    keys: that a line begins with.
-    columns: dict from metrics to names of their columns; `_low`, `_high` and
-      positions are appended.
-    origin: dict of what all lines have.
+  `columns` are metric -> name; `_low`, `_high` and positions are appended.
   """
   lines, names = {}, dict.fromkeys(keys)
   for metric, column in columns.items():

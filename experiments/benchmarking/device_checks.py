@@ -101,7 +101,7 @@ def _forwards(config):
 def _exactness(method, case, rows):
   found = exactness_cases.find(method, case, _VOCAB, rows, _LENGTH)
   return {"right": found.right,
-          "p": None if found.fit is None else found.fit.p_value}
+          "p": found.report and found.report.p_value}
 
 
 def _rate(config, pair, method, rows):

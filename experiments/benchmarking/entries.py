@@ -23,21 +23,13 @@ _DTYPES = ("float32", "bfloat16")
 
 
 class Entry(NamedTuple):
-  """A tool's setting to measure.
-
-  Attributes:
-    tool: `OURS`, or a key of `engines.ENGINES`.
-    name: of the method or setting, sizes included.
-    dtype: of weights, a key of `WEIGHTS`; activations of 8 bits and fewer are
-      in 16 bits.
-    batch: rows decoded together.
-    temperature: of target and draft; 0 is greedy.
-  """
-  tool: str
-  name: str
+  """A tool's setting to measure."""
+  tool: str  # `OURS`, or a key of `engines.ENGINES`.
+  name: str  # Of the method or setting, sizes included.
+  # Of weights, of `WEIGHTS`; activations of 8 bits and fewer are in 16 bits.
   dtype: str
-  batch: int
-  temperature: float
+  batch: int  # Rows decoded together.
+  temperature: float  # Of target and draft; 0 is greedy.
 
 
 def of_record(record) -> Entry:

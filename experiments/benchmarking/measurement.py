@@ -36,14 +36,7 @@ def cells_of(groups, rounds, run) -> list[cells.Cell]:
 
 
 def measure(config, pair, methods, groups, path) -> list[dict]:
-  """Measures what has no record yet; returns the records of all entries.
-
-  Args:
-    config: see `configs/benchmark.py`.
-    pair: of `systems.open_pair`.
-    methods: dict from names to our methods.
-    groups: of `entries.groups`.
-    path: file of the records.
+  """Measures what has no record in a file yet; returns all entries' records.
   """
   prompts = functools.cache(lambda: systems.prompts(config, pair))
   with systems.servers(config, pair, path.parent) as servers:
@@ -62,8 +55,7 @@ def measure(config, pair, methods, groups, path) -> list[dict]:
 def rates(config, workdir):
   """Measures our methods alone, and writes their summary and figure.
 
-  Returns:
-    Rows of `tables.rows`; and the parameters of target and draft.
+  Returns rows of `tables.rows`, and the parameters of target and draft.
   """
   entries.check(config)
   methods = entries.methods_of(config.methods)

@@ -37,27 +37,16 @@ _COMPUTED = ("float32", "bfloat16")
 
 
 class Pair(NamedTuple):
-  """Folders of a target and a draft that use the same tokens.
-
-  Attributes:
-    target, draft: folders as transformers writes them.
-    tokenizer: of both; None if the folders have none.
-    vocab_size: number of tokens that they share.
-    dtype: of the stored target.
-    draft_dtype: of the draft's computations; "" for that of its target.
-    draft_weights: format of our draft's matrices, of `quantization.WEIGHTS`.
-    file: the GGUF file that the target is read from, or None.
-    head: folder or name of what drafts for our methods; "" for the draft.
-  """
-  target: pathlib.Path
+  """Folders of a target and a draft that use the same tokens."""
+  target: pathlib.Path  # Folders as transformers writes them.
   draft: pathlib.Path
-  tokenizer: object
-  vocab_size: int
-  dtype: str
-  draft_dtype: str
-  draft_weights: str
-  file: pathlib.Path | None = None
-  head: str = ""
+  tokenizer: object  # Of both; None if the folders have none.
+  vocab_size: int  # Tokens that they share.
+  dtype: str  # Of the stored target.
+  draft_dtype: str  # Of the draft's computations; "" for its target's.
+  draft_weights: str  # Of our draft's matrices, of `quantization.WEIGHTS`.
+  file: pathlib.Path | None = None  # GGUF that the target is read from.
+  head: str = ""  # Drafts for our methods; "" for the draft.
 
   def dtypes(self, dtype):
     """Returns dtypes of target and draft, if a run is in `dtype`."""

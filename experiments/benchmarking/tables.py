@@ -18,17 +18,11 @@ _SPECS = {"rate": ".1f", "steps": ".0f", "roofline": ".0%",
 def rows(records, bounds=None) -> list[dict]:
   """Makes one row per entry, in the order of the records.
 
-  Args:
-    records: of `measurement.measure`.
-    bounds: `record -> seconds`, the hardware's lower bound; None for none.
-
-  Returns:
-    list of dicts with `entry`; `rate`, tokens per second, and `steps`, target
-    calls: [median, least, most] over the rounds; `block_efficiency`, `roofline`
-    and `peak_mb`; `first_seconds` of the first call; `same` and `any`, the
-    rate over that of the best exact rival of the same batch and temperature, in
-    the same dtype and in any, and `rivals`, these two rows. Unknown values are
-    None; `error` says why a rival has none.
+  `bounds` is `record -> seconds`, the hardware's lower bound. `rate` and
+  `steps` are [median, least, most] over the rounds; `same` and `any` the rate
+  over that of the best exact rival of the same batch and temperature, in the
+  same dtype and in any, and `rivals` these two rows. None is unknown; `error`
+  says why.
   """
   by_entry = {}
   for record in records:
@@ -106,14 +100,10 @@ def terminal(rows_, notes=()) -> str:
 
 
 def rates(rows_, sizes) -> str:
-  """Formats the rates of our methods next to plain decoding's.
+  """Formats the rates of our methods alone next to plain decoding's.
 
-  Args:
-    rows_: of `rows`, of our methods alone.
-    sizes: parameters of target and draft.
-
-  Returns:
-    A title, a table, and a sentence that names the fastest method.
+  `sizes` are the parameters of target and draft. The last sentence names the
+  fastest method.
   """
   blocks = []
   for group, members in groups(rows_).items():

@@ -17,6 +17,14 @@ def widths(drafter: dj.Drafter) -> tuple[int, ...]:
   return (-(-nodes // max(drafter.calls, 1)),) * drafter.calls
 
 
+def tokens(drafter: dj.Drafter) -> tuple[int, ...]:
+  """Returns tokens of a row in each forward of the drafter.
+
+  The deepest level needs no forward; the root's has two tokens.
+  """
+  return (2, *widths(drafter)[:-1]) if widths(drafter) else ()
+
+
 def most(draft) -> int:
   """Returns how many levels a draft model or head drafts; 0: any number."""
   return draft.depth if isinstance(draft, dj.Head) else 0

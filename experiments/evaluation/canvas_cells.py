@@ -64,16 +64,8 @@ def make_batches(examples, size, seed):
 def measure(config, methods, decoders, train_filter, examples, path) -> list:
   """Measures what has no record yet; the baseline is the first of the methods.
 
-  Args:
-    config: `batch` and `seed`.
-    methods: of `read`.
-    decoders: `(method, method_params=...) -> decoder`.
-    train_filter: `() -> params` of Learn2PD.
-    examples: of `canvas_tasks.draw`.
-    path: file of the records.
-
-  Returns:
-    Records with `metrics`.
+  `decoders` is `(method, method_params=...) -> decoder`, `train_filter` returns
+  the parameters of Learn2PD. The records returned have `metrics`.
   """
   batches = make_batches(examples, config.batch, config.seed)
   filters = functools.cache(train_filter)

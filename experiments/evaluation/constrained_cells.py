@@ -31,18 +31,11 @@ class Entry(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """Examples that are decoded together.
-
-  Attributes:
-    keys: `[B]`.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32.
-    constraints: tree of `[B, ...]`, or None.
-  """
-  keys: Any
-  prompts: np.ndarray
-  lengths: np.ndarray
-  constraints: Any
+  """Examples that are decoded together."""
+  keys: Any  # `[B]`
+  prompts: np.ndarray  # `[B, P]` int32, right-padded
+  lengths: np.ndarray  # `[B]` int32
+  constraints: Any  # tree of `[B, ...]`, or None
 
 
 GREEDY = Entry("greedy", method_specs.read("autoregressive"),
@@ -50,12 +43,7 @@ GREEDY = Entry("greedy", method_specs.read("autoregressive"),
 
 
 def entries(config) -> dict[str, Entry]:
-  """Reads the methods of a config, by label.
-
-  Raises:
-    UserError: for an unknown method, sizes it does not take, or a label that
-      comes twice.
-  """
+  """Reads the methods of a config, by label; a wrong one is a `UserError`."""
   by_label = {}
   for spec in config.methods:
     spec = ({"label": spec, "name": spec} if isinstance(spec, str) else
@@ -100,10 +88,9 @@ def spec(entry) -> str:
 
 
 def make_batches(config, task, pair):
-  """Arranges examples in batches of one shape; the first rows fill the last.
+  """Returns the reward's parameters where the pair is, and a list of `Batch`.
 
-  Returns:
-    The parameters of the reward where the pair is, and a list of `Batch`.
+  Batches are of one shape; the first rows fill the last.
   """
   prompt_length = max(map(len, task.prompts))
   key = jax.random.key(config.seed)

@@ -13,8 +13,8 @@ from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from experiments.app import text_tables
-from models.testing import exactness
 
 # Zero-probability tokens of the target's and of the draft's distributions, and
 # the draft's sampling settings; at low temperature it is nearly certain.
@@ -33,12 +33,12 @@ class Finding(NamedTuple):
   Attributes:
     name: of the method.
     case: a key of `_DRAWN`, `GREEDY` or `CONTROL`.
-    fit: an `exactness.Fit`; None if texts are compared one by one.
+    report: a `dj.testing.Report`; None if texts are compared one by one.
     right: whether the test passed.
   """
   name: str
   case: str
-  fit: exactness.Fit | None
+  report: dj.testing.Report | None
   right: bool
 
 
@@ -69,19 +69,19 @@ def find(method, case, vocab_size, rows, length) -> Finding:
                    _is_greedy(method, vocab_size, length))
   zeros, draft_sampling = _DRAWN.get(case, _PLAIN)
   target, draft = exactness.random_tables(vocab_size, *zeros)
-  fit = exactness.fit(method, target, draft, rows, length,
-                      draft_sampling=draft_sampling)
-  return Finding(method.name, case, fit, fit.is_close == (case != CONTROL))
+  report = dj.testing.check(method, target, draft, rows=rows, length=length,
+                            draft_sampling=draft_sampling)
+  return Finding(method.name, case, report,
+                 report.is_exact == (case != CONTROL))
 
 
 def table(findings) -> str:
   """Formats findings as a table for the terminal."""
-  lines = [["method", "case", "p", "distance", "by chance", "target calls",
-            "right"]]
+  lines = [["method", "case", "p", "smallest bias", "target calls", "right"]]
   for x in findings:
-    figures = ["-"] * 4 if x.fit is None else [
-        f"{x.fit.p_value:.2g}", f"{x.fit.distance:.4f}",
-        f"{x.fit.by_chance:.4f}", f"{x.fit.target_calls:.2f}"]
+    figures = ["-"] * 3 if x.report is None else [
+        f"{x.report.p_value:.2g}",
+        f"{x.report.smallest_bias:.4f}", f"{x.report.target_calls:.2f}"]
     lines.append([x.name, x.case, *figures, "yes" if x.right else "NO"])
   return text_tables.plain_table(lines)
 

@@ -13,12 +13,9 @@ from experiments.devices import draft_kind
 def from_config(config):
   """Reads the methods to run, and the points of the tables they belong to.
 
-  Returns:
-    list of methods, the autoregressive one first and each once; and a dict from
-    (experiment, point) to the names of its methods.
-
-  Raises:
-    UserError: for a point without trees, or a method that cannot be made.
+  The autoregressive method is the first, each is there once; points are
+  (experiment, point) -> names of methods. A point without trees, or a method
+  that cannot be made, is a `UserError`.
   """
   launch.check_positive(config, "prompts", "prompt_length", "batch")
   if config.queue and config.queue <= config.batch:
@@ -53,8 +50,7 @@ def from_config(config):
 def that_fit(pair, methods, points):
   """Leaves out trees that are deeper than a head, or of more draft models.
 
-  Returns:
-    Methods and points without them, and a sentence that says so, or "".
+  Returns methods and points without them, and a sentence that says so, or "".
   """
   most = draft_levels.most(pair.draft)
   models = types.num_models(pair.draft)

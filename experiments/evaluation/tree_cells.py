@@ -87,18 +87,9 @@ def sampling(config, temperature) -> dj.Sampling:
 def counts(method, timed, rows, size) -> dict:
   """Returns the counts and seconds of a cell, as JSON values.
 
-  Args:
-    method: a `dj.Method`.
-    timed: a `cells.Timed`.
-    rows: `[R]`, of `batches.make`.
-    size: rows decoded together, at most.
-
-  Returns:
-    Sums of each prompt, but for extra counts of all prompts together; `seconds`
-    and `tokens` of each batch; `row_steps`, rows at a time of each batch times
-    steps of its loop; `baseline_rate`, tokens per second. If each prompt is a
-    batch, `prompt_seconds`; and if the baseline is timed on all of them,
-    `plain_tokens` and `plain_seconds` of each prompt.
+  Counts are of each prompt (extra ones of all together), `seconds`, `tokens`
+  and `row_steps` of each batch; `baseline_rate` is in tokens a second. `rows`
+  `[R]` are of `batches.make`, `size` rows at most are decoded together.
   """
   stats = [out.stats for out in timed.outputs]
   tokens = lambda outs: [int(out.stats.emitted.sum()) for out in outs]
@@ -125,7 +116,7 @@ def counts(method, timed, rows, size) -> dict:
 
 
 def _by_prompt(timed, rows):
-  """Returns tokens and seconds per prompt, where each prompt is a batch."""
+  """Returns seconds of each prompt, where each is a batch, and plain ones."""
   if any(len(out.lengths) > 1 for out in timed.outputs):
     return {}
   values = {"prompt_seconds": [timed.seconds[row] for row in rows]}

@@ -35,18 +35,10 @@ _OF_BATCHES = ("tokens", "seconds", "baseline_rate")
 def long_records(records, categories, parameter_ratio) -> list[dict]:
   """Returns the long records of cells, by category, all prompts the last.
 
-  Args:
-    records: of `tree_cells.measure`, those of plain decoding among them.
-    categories: of each prompt; None for prompts of no category.
-    parameter_ratio: parameters of the draft over those of the target.
-
-  Returns:
-    list of dicts, see `text_tables`. Keys: `temperature`, `method`, `label`,
-    `name`, the method without options that tell nothing apart; `category`;
-    `prompts`, how many; `nodes` and `depth` of the tree. Metrics: those of
-    `main`; of all prompts also those of `of_record`, `compile_seconds` and
-    `deviation`, the distance of the mean log-probability from that of plain
-    decoding, in standard errors.
+  Plain decoding is among the records of `tree_cells.measure`; `categories` are
+  of each prompt, or None. `name` is the method without options that tell
+  nothing apart, `deviation` the distance of the mean log-probability from that
+  of plain decoding, in standard errors.
   """
   plain = {r["temperature"]: r for r in records if r["method"] == PLAIN}
   short = short_names([r["method"] for r in records])

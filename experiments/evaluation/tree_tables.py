@@ -44,15 +44,10 @@ _SPREAD = 0.5
 
 
 def best(cells, points) -> list[dict]:
-  """Returns the best tree of each method and point, for each figure.
+  """Returns the best tree of each label for each figure and point.
 
-  Args:
-    cells: of `tree_figures.long_records`.
-    points: dict from (experiment, point) to names of methods.
-
-  Returns:
-    The cells of all prompts with the largest figure of their label, with
-    `experiment` and `point`.
+  Points are (experiment, point) -> names of methods; trees are cells of all
+  prompts, with `experiment` and `point`.
   """
   trees = {}
   for (temperature,), some in grouped(_overall(cells), "temperature").items():
@@ -119,14 +114,7 @@ def best_by_point(trees, metrics=tuple(_BEST), names=False) -> list:
 
 
 def terminal(cells, trees, note="", with_rates=True) -> str:
-  """Formats what the terminal has room for.
-
-  Args:
-    cells: of `tree_figures.long_records`.
-    trees: of `best`.
-    note: sentences about the prompts; "" for none.
-    with_rates: whether rates are shown.
-  """
+  """Formats what the terminal has room for; `note` is about the prompts."""
   rates = [(f"Rates, temperature {temperature:g}", pivot(
       select(some, category=tree_figures.ALL), {"name": "method"},
       titles={x: RESULTS[x] for x in (
@@ -182,28 +170,22 @@ def write(folder, cells, trees, note, settings) -> None:
 
 
 def write_drafters(folder, trees, settings) -> str:
-  """Writes and returns the comparison of several drafters.
-
-  Args:
-    folder: Path to write to.
-    trees: dict from drafters to trees of `best`.
-    settings: of the run.
-  """
+  """Writes and returns the comparison of drafters, name -> trees of `best`."""
   trees = [{**r, "drafter": name} for name, of_drafter in trees.items()
-           for r in select(of_drafter, metric="block_efficiency",
-                           experiment="budget")]
+           for r in select(of_drafter, metric="block_efficiency")]
   tables = lambda form: [
       (f"Tokens a target call, temperature {temperature:g}; columns: "
-       f"{_POINTS['budget']}", pivot(
+       f"{_POINTS[experiment]}", pivot(
            some, {"drafter": "drafter", "label": "method"}, "point", form=form))
-      for (temperature,), some in grouped(trees, "temperature").items()]
+      for (experiment, temperature), some in grouped(
+          trees, "experiment", "temperature").items()]
   text_tables.write(folder / "summary.md", [
       "# Drafters", provenance.markdown(settings), _DRAFTERS_NOTE,
       *tables(text_tables.interval)])
   figures.write(folder, "drafters", {
-      (temperature, name): panel(f"{name}, T = {temperature:g}", some)
-      for (temperature, name), some in grouped(trees, "temperature",
-                                               "drafter").items()},
+      ((experiment, t), name): panel(f"{name}, T = {t:g}", some)
+      for (experiment, t, name), some in grouped(
+          trees, "experiment", "temperature", "drafter").items()},
                 _BEST["block_efficiency"], baseline=1)
   return text_tables.render(tables(text_tables.plus_minus),
                             text_tables.terminal)
@@ -267,6 +249,6 @@ where prompts share a batch.
 Settings and environment: run.json. Counts of each prompt: results.jsonl. These
 tables: summary.csv, summary.tex."""
 _DRAFTERS_NOTE = """\
-Tokens a target call with 95 % bootstrap intervals over prompts: of each method
-the best of its trees with at most so many nodes. Which these are, and their
-speeds: in the folder of each drafter."""
+Tokens a target call with 95 % bootstrap intervals over prompts, of each
+method's best tree. Which these are, and their speeds: in the folder of each
+drafter."""

@@ -10,25 +10,18 @@ from experiments.data import length_buckets
 def make(config, prompts, expected=None, multiple=1):
   """Arranges prompts in batches of a few widths, each filled up to full size.
 
-  The key of a row depends only on the number of its prompt, so that its text
-  does not depend on the batch.
-
-  Args:
-    config: `batch`, `queue`, `buckets` and `seed`.
-    prompts: tokens of each.
-    expected: `[R]`, expected lengths of the texts: a row that has finished
-      waits for its batch, so equally long ones share one. None: in order.
-    multiple: number that divides the rows of a batch.
-
-  Returns:
-    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), sorted by P; the last
-    of a P is filled with rows of its first. And `[R]`, the row of each
-    prompt in their concatenation.
+  Returns a list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), sorted by P,
+  the last of a P filled with rows of its first; and `[R]`, the row of each
+  prompt in their concatenation. `multiple` divides B; `expected` `[R]` are
+  lengths of the texts, None for unknown.
   """
+  # A row's key depends on the number of its prompt alone, so that its text does
+  # not depend on the batch.
   key = jax.random.key(config.seed)
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   batches, numbers = [], []
   for prompt_length, members in length_buckets.members(lengths, config.buckets):
+    # A row that has finished waits for its batch: equally long ones share one.
     if expected is not None:
       members = members[np.argsort(np.take(expected, members), kind="stable")]
     for slots in row_numbers(len(members), config.queue or config.batch,

@@ -21,18 +21,13 @@ REFERENCES = 6
 
 
 class Cell(NamedTuple):
-  """What becomes a line of results.
-
-  Attributes:
-    key: fields that tell its record from others; all cells have the same ones.
-    measure: `(records so far, seconds of its warm-up) -> other fields`; a field
-      `error` says that it failed, and is tried again by the next start.
-    program: equal for cells whose programs are compiled together.
-    warm_up: compiles and runs these programs; None: `measure` does.
-  """
-  key: dict
+  """What becomes a line of results."""
+  key: dict  # Tells its record from others; all cells have the same fields.
+  # (records so far, seconds of its warm-up) -> other fields; with `error` it
+  # has failed, and is tried again by the next start.
   measure: Callable[[list[dict], float | None], dict]
-  program: Any
+  program: Any  # Equal for cells whose programs are compiled together.
+  # Compiles and runs these programs; None: `measure` does.
   warm_up: Callable[[], Any] | None = None
 
 
@@ -44,19 +39,11 @@ class Timed(NamedTuple):
 
 
 def run(cells, path, *fields, first=None, workers=1, unit="cell") -> list[dict]:
-  """Measures the cells that have no record yet.
+  """Measures the cells that have no record in a file yet.
 
-  Args:
-    cells: list of `Cell`.
-    path: file of the records.
-    *fields: that each record there has beside the keys.
-    first: program -> warm-up, what all cells need, such as the baseline.
-    workers: programs that are compiled at a time, of `at_once`.
-    unit: a cell's name in the progress bar.
-
-  Returns:
-    The records, in the order of cells; none where an earlier cell of the same
-    program failed.
+  `fields` are what each record there has beside the keys, `first` (program ->
+  warm-up) what all cells need, such as the baseline. Returns the records in the
+  order of cells; none where an earlier cell of the same program failed.
   """
   records = store.read(path, *(cells[0].key if cells else ()), *fields)
   latest = {_identity(r, cells): r for r in records} if cells else {}

@@ -21,21 +21,13 @@ _PNG_COLORS = 128
 
 
 class Panel(NamedTuple):
-  """A panel of a figure.
-
-  Attributes:
-    series: dict from labels to lists of (x, [value, low, high]).
-    title: above it.
-    x_title: of its horizontal axis.
-    ticks: positions with a number, or a dict from positions to texts; None for
-      the usual ones.
-    log: whether the horizontal axis is logarithmic.
-  """
-  series: dict[str, list]
+  """A panel of a figure."""
+  series: dict[str, list]  # Label -> (x, [value, low, high]) of each point.
   title: str = ""
   x_title: str = ""
+  # Positions with a number, or position -> text; None for the usual ones.
   ticks: Any = None
-  log: bool = False
+  log: bool = False  # A logarithmic horizontal axis.
 
 
 def write(folder, name, panels, y_title, **options) -> None:
@@ -58,17 +50,10 @@ def save_png(fig, path):
 
 
 def chart(panels, y_title, baseline=None, width=3.2, **style):
-  """Draws panels of one scale, with a legend of all labels above them.
+  """Draws panels, (row, column) -> `Panel`, with a legend of all labels.
 
-  Args:
-    panels: dict from (row, column) to a `Panel`.
-    y_title: of the vertical axes.
-    baseline: value with a dotted line, or None.
-    width: of a panel, in inches.
-    **style: of `errorbar`.
-
-  Returns:
-    The figure; its axes are in the order of rows and columns.
+  `baseline` has a dotted line; `width` of a panel is in inches; `style` is of
+  `errorbar`. The figure's axes are in the order of rows and columns.
   """
   # Imported here to start runs half a second earlier. No pyplot: it would look
   # for a display.
@@ -81,7 +66,7 @@ def chart(panels, y_title, baseline=None, width=3.2, **style):
   by_label = styles(dict.fromkeys(
       label for panel in panels.values() for label in panel.series))
   for ax, at in zip(axes.flat, itertools.product(rows, columns)):
-    _draw_panel(ax, panels[at], by_label, style)
+    _draw_panel(ax, panels.get(at, Panel({})), by_label, style)
     ax.grid(axis="y" if baseline is not None else "both", alpha=0.3)
     if baseline is not None:
       ax.axhline(baseline, color="black", linewidth=0.8, linestyle=":")

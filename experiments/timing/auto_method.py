@@ -18,7 +18,6 @@ import tqdm
 
 import decoding_jax as dj
 from decoding_jax.runtime import prefill
-from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import text_tables
@@ -82,6 +81,7 @@ class _Sample(NamedTuple):
   """Steps of a candidate that were timed together; sums over rows."""
   emitted: int
   calls: int
+  drafted: int  # Draft forwards.
   accepted: np.ndarray  # `[D + 1]`, calls that accepted 0, 1, ..., D drafts.
   steps: int
   seconds: float
@@ -148,7 +148,7 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
   plain = samples[PLAIN]
   cost = _draft_cost(pair, batch, prompts.shape[1], lengths, budget,
                      _step_seconds(plain))
-  findings = [_finding(spec, pair.draft, found, plain, cost)
+  findings = [_finding(spec, found, plain, cost)
               for spec, found in samples.items()]
   return _choice(findings, sizes)
 
@@ -253,10 +253,10 @@ def _sample(before, after, seconds):
   def counts(out):
     stats = out.stats
     return *(np.asarray(x).sum(axis=0) for x in (
-        stats.emitted, stats.target_calls, stats.accepted_by_depth)), int(
-            out.steps)
+        stats.emitted, stats.target_calls, stats.draft_calls,
+        stats.accepted_by_depth)), int(out.steps)
 
-  first = (0,) * 4 if before is None else counts(before)
+  first = (0,) * 5 if before is None else counts(before)
   return _Sample(*(y - x for x, y in zip(first, counts(after))), seconds)
 
 
@@ -281,24 +281,22 @@ def _draft_cost(pair, batch, prompt_length, lengths, budget, plain) -> float:
   return statistics.median(time_() for _ in range(3)) / plain
 
 
-def _finding(spec, draft, samples, plain, draft_cost) -> _Finding:
+def _finding(spec, samples, plain, draft_cost) -> _Finding:
   """Sums samples of a candidate, rounds of plain decoding beside them."""
   method = method_specs.read(spec)
-  emitted, calls = (sum(getattr(x, name) for x in samples)
-                    for name in ("emitted", "calls"))
+  emitted, calls, drafted = (sum(getattr(x, name) for x in samples)
+                             for name in ("emitted", "calls", "drafted"))
   accepted = sum(x.accepted for x in samples)
   at_least = np.cumsum(accepted[::-1])[::-1]
   tokens = emitted / max(calls, 1)
-  drafter = method.sampled.drafter
-  calls = (draft.forwards(tree.depth(drafter.layout))
-           if drafter.calls and isinstance(draft, dj.Head) else drafter.calls)
+  drafts = draft_cost * drafted / max(calls, 1)
   ratios = [(x.emitted / x.seconds) / (y.emitted / y.seconds)
             for x, y in zip(samples, plain)]
   return _Finding(
       spec, method, float(at_least[1:].sum() / max(at_least[:-1].sum(), 1)),
-      tokens, calls * draft_cost,
+      tokens, drafts,
       _step_seconds(samples) / _step_seconds(plain),
-      tokens / (1 + calls * draft_cost), statistics.median(ratios),
+      tokens / (1 + drafts), statistics.median(ratios),
       _rate(samples))
 
 

@@ -50,6 +50,7 @@ def read(path, max_bytes: int = MAX_BYTES) -> dict:
   try:
     return parse(text)
   except ValueError as e:
+    refuse_pointer(path)
     raise ValueError(f"'{path}' is not a JSON object: {e}") from e
 
 

@@ -123,9 +123,9 @@ def _read(path, size, changed):
 
 
 def _read_one(path):
-  json_files.refuse_pointer(path)
   with open(path, "rb") as f:
     if f.read(4) != _MAGIC:
+      json_files.refuse_pointer(path)
       raise ValueError(f"'{path}' is no GGUF file: it does not begin with "
                        f"{_MAGIC.decode()}.")
     with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:

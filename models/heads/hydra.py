@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.types import Head
+from models.heads import medusa
 from models.heads.parts import assembly
 from models.heads.parts import formats
 from models.heads.parts import prefix_layers
@@ -33,21 +34,15 @@ _PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(medusa.Config):
   """Sizes of the heads.
 
   Attributes:
-    heads: how many there are: the levels that they can draft.
-    blocks: residual blocks of a head before its output layer.
     prefix: a `transformer.Config` of the layer that reads the hidden states
-      first (Hydra++), None for none. Files hold none of its sizes, which are
-      those of the target's layers there.
-    weights: format of matrices, one of `quantization.WEIGHTS`.
+      first (Hydra++), or None. Files hold none of its sizes, which are those of
+      the target's layers there.
   """
-  heads: int = 4
-  blocks: int = 1
   prefix: Any = None
-  weights: str = quantization.DTYPE
 
 
 class _Heads(nn.Module):
@@ -179,7 +174,7 @@ def _config(folder):
                        f"{only!r} is.")
   prefix = formats.layer_of(folder.target) if _ARCHITECTURES[arch] else None
   return Config(fields["hydra_num_heads"], fields.get("hydra_num_layers", 1),
-                prefix), formats.last(folder.target)
+                prefix=prefix), formats.last(folder.target)
 
 
 def _names(config, _):

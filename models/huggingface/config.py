@@ -118,6 +118,10 @@ _DEFAULTS = {
     "gemma": {_LENGTH: 8192, _KEY_HEADS: 16}, "gemma2": _GEMMA_2,
     "gemma3_text": {**_GEMMA_2, _LENGTH: 131072}, "gpt2": {"n_positions": 1024},
     **qwen3_next.DEFAULTS, granite_hybrid.FAMILY: granite_hybrid.DEFAULTS}
+# Of models with images: family, fields of images, and defaults of their text.
+_TEXT_PARTS = {
+    "gemma3": ("gemma3_text", gemma.IMAGES, gemma.TEXT),
+    qwen3_next.WHOLE: (qwen3_next.DENSE, qwen3_next.IMAGES, {})}
 # Modules that read and write `config.json`; others are Llama's kin.
 _MODULES = {**dict.fromkeys(("gemma", "gemma2", "gemma3_text"), gemma),
             **dict.fromkeys(("opt", "gpt2"), opt),
@@ -182,10 +186,8 @@ def _parse(fields):
     raise ValueError(
         f"architectures={json_files.shown(architectures)} of {family}: "
         f"[{ARCHITECTURES[family]!r}] is supported.")
-  if family == "gemma3":
-    family, fields = "gemma3_text", gemma.text_part(fields)
-  if family == qwen3_next.WHOLE:
-    family, fields = qwen3_next.DENSE, qwen3_next.text_part(fields)
+  if family in _TEXT_PARTS:
+    family, fields = _text_part(fields, family)
   fields = {**_DEFAULTS.get(family, {}), **fields}
   if block_scales.is_known(fields.get(block_scales.FIELD)):
     del fields[block_scales.FIELD]
@@ -206,6 +208,16 @@ def _parse(fields):
       unknown.append(
           f"{json_files.shown(name)[1:-1]}={json_files.shown(value)}")
   return config, unknown
+
+
+def _text_part(fields, family):
+  """Returns family and fields of the text of a model with images."""
+  own, images, defaults = _TEXT_PARTS[family]
+  fields = {name: x for name, x in fields.items() if name not in images}
+  text = dict(config_fields.take(fields, "text_config"))
+  config_fields.take_one_of(text, "model_type", family, (own,))
+  text.pop("architectures", None)
+  return own, {**defaults, **text, **fields}
 
 
 def _common(fields, sizes):

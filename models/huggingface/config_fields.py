@@ -13,17 +13,16 @@ from models import transformer
 from models.folders import json_files
 
 _Field = json_files.Field
-_BOOL = _Field(bool)
+_BOOL, _DICT = _Field(bool), _Field(dict)
 _WORD = _Field(str, 0, 256)
 _VOCABULARY = _Field(int, 1, 1 << 24)
 _WIDTH = _Field(int, 1, 1 << 20)
-_LAYERS = _Field(int, 1, 1 << 10)
+_LAYERS = _EXPERTS = _Field(int, 1, 1 << 10)
 _HEADS = _Field(int, 1, 1 << 12)
 _HEAD_DIM = _Field(int, 1, 1 << 14)
 _LENGTH = _Field(int, 1, 1 << 30)
-_EXPERTS = _Field(int, 1, 1 << 10)
-_EPS = _Field(float, 0, 1)
-_PART = _Field(float, 0, 1)
+_CONVOLUTION = _Field(int, 2, 64)
+_EPS = _PART = _Field(float, 0, 1)
 _SCALE = _Field(float, 1e-9, 1e9)
 _CAP = _Field(float, 0, 1e9)
 # Of rotary wavelengths.
@@ -33,108 +32,96 @@ _FACTORS = _Field(list, 0, _HEAD_DIM.most, _FACTOR)
 _TURNS = _Field(float, 0, 1e6)
 _LAYER_LIST = _Field(list, 0, _LAYERS.most)
 
-FIELDS = {
-    # Sizes.
-    "vocab_size": _VOCABULARY, "hidden_size": _WIDTH, "n_embd": _WIDTH,
-    "word_embed_proj_dim": _WIDTH, "intermediate_size": _WIDTH,
-    "moe_intermediate_size": _WIDTH, "shared_expert_intermediate_size": _WIDTH,
-    "ffn_dim": _WIDTH, "n_inner": _WIDTH, "d_model": _WIDTH,
-    "mlp_hidden_size": _WIDTH, "n_layers": _LAYERS, "n_heads": _HEADS,
-    "n_kv_heads": _HEADS, "max_sequence_length": _LENGTH,
-    "num_hidden_layers": _LAYERS, "n_layer": _LAYERS,
-    "num_attention_heads": _HEADS, "n_head": _HEADS,
-    "num_key_value_heads": _HEADS, "head_dim": _HEAD_DIM,
-    "max_position_embeddings": _LENGTH, "n_positions": _LENGTH,
-    "num_experts": _EXPERTS, "num_local_experts": _EXPERTS,
-    "linear_num_key_heads": _HEADS, "linear_num_value_heads": _HEADS,
-    "linear_key_head_dim": _HEAD_DIM, "linear_value_head_dim": _HEAD_DIM,
-    "linear_conv_kernel_dim": _Field(int, 2, 64),
-    "full_attention_interval": _Field(int, 2, _LAYERS.most),
-    "mamba_n_groups": _HEADS, "mamba_n_heads": _HEADS,
-    "mamba_d_state": _HEAD_DIM, "mamba_d_conv": _Field(int, 2, 64),
-    "mamba_expand": _Field(int, 1, 64), "shared_intermediate_size": _WIDTH,
-    "num_experts_per_tok": _EXPERTS, "n_routed_experts": _EXPERTS,
-    "n_shared_experts": _EXPERTS._replace(least=0), "n_group": _EXPERTS,
-    "topk_group": _EXPERTS, "routed_scaling_factor": _SCALE,
-    "first_k_dense_replace": _LAYERS._replace(least=0),
-    "kv_lora_rank": _WIDTH, "q_lora_rank": _WIDTH,
-    "qk_nope_head_dim": _HEAD_DIM, "qk_rope_head_dim": _HEAD_DIM,
-    "v_head_dim": _HEAD_DIM, "index_topk": _LENGTH,
-    # Layers.
-    "attention_bias": _BOOL, "mlp_bias": _BOOL, "qkv_bias": _BOOL,
-    "use_bias": _BOOL, "enable_bias": _BOOL, "tie_word_embeddings": _BOOL,
-    "include_qkv_bias": _BOOL, "weight_tying": _BOOL,
-    "norm_topk_prob": _BOOL, "do_layer_norm_before": _BOOL,
-    "use_parallel_residual": _BOOL,
-    "rms_norm_eps": _EPS, "layer_norm_eps": _EPS, "layer_norm_epsilon": _EPS,
-    "norm_epsilon": _EPS,
-    "embedding_multiplier": _SCALE, "residual_multiplier": _SCALE,
-    "logits_scaling": _SCALE, "attention_multiplier": _SCALE,
-    "query_pre_attn_scalar": _Field(int, 1, 1 << 24),
-    "attn_logit_softcapping": _CAP, "final_logit_softcapping": _CAP,
-    # Windows.
-    "sliding_window": _LENGTH, "use_sliding_window": _BOOL,
-    "max_window_layers": _Field(int, 0, _LENGTH.most),
-    "sliding_window_pattern": _Field(int, 1, _LAYERS.most + 1),
-    "_sliding_window_pattern": _Field(int, 1, _LAYERS.most + 1),
-    "layer_types": _LAYER_LIST._replace(items=_WORD),
-    "no_rope_layers": _LAYER_LIST._replace(items=_Field(int, 0, 1)),
-    "no_rope_layer_interval": _Field(int, 1, _LAYERS.most),
-    "mlp_layer_types": _LAYER_LIST._replace(items=_WORD),
-    "topk_method": _WORD, "rope_interleave": _BOOL,
-    # Rotary embeddings.
-    "rope_theta": _THETA, "rotary_emb_base": _THETA,
-    "rope_local_base_freq": _THETA,
-    "rotary_pct": _PART, "partial_rotary_factor": _PART,
-    "rope_scaling": _Field(dict), "rope_parameters": _Field(dict),
-    "type": _WORD, "rope_type": _WORD,
-    "full_attention": _Field(dict), "sliding_attention": _Field(dict),
-    "factor": _FACTOR, "low_freq_factor": _TURNS, "high_freq_factor": _TURNS,
-    "beta_slow": _TURNS, "beta_fast": _TURNS,
-    "mscale": _TURNS, "mscale_all_dim": _TURNS,
-    "attention_factor": _FACTOR, "truncate": _BOOL,
-    "short_factor": _FACTORS, "long_factor": _FACTORS,
-    "original_max_position_embeddings": _Field(float, 1, _LENGTH.most),
-    # Everything else.
-    "model_type": _WORD, "dtype": _WORD, "torch_dtype": _WORD,
-    "hidden_act": _WORD, "text_config": _Field(dict),
-    "auto_map": _Field(dict), "mask_token_id": _Field(int, 0, 1 << 24)}
 
-ARCHITECTURE = {
-    "vocab_size": _VOCABULARY, "dim": _WIDTH, "num_layers": _LAYERS,
-    "num_heads": _HEADS, "num_kv_heads": _HEADS, "head_dim": _HEAD_DIM,
-    "hidden_dim": _WIDTH, "max_length": _LENGTH,
-    "num_experts": _EXPERTS._replace(least=0),
-    "experts_per_token": _EXPERTS._replace(least=0),
-    "shared_dim": _WIDTH._replace(least=0),
-    "linear_key_heads": _HEADS._replace(least=0),
-    "linear_value_heads": _HEADS._replace(least=0),
-    "linear_key_dim": _HEAD_DIM._replace(least=0),
-    "linear_value_dim": _HEAD_DIM._replace(least=0),
-    "linear_conv": _Field(int, 0, 64),
-    "expert_groups": _EXPERTS._replace(least=0),
-    "groups_per_token": _EXPERTS._replace(least=0), "expert_scale": _SCALE,
-    "dense_layers": _LAYERS._replace(least=0),
-    "dense_dim": _WIDTH._replace(least=0),
-    "latent_dim": _WIDTH._replace(least=0),
-    "query_rank": _WIDTH._replace(least=0),
-    "plain_dim": _HEAD_DIM._replace(least=0),
-    "value_dim": _HEAD_DIM._replace(least=0),
-    "outputs": _WIDTH._replace(least=0),
-    "embedding_dim": _WIDTH._replace(least=0),
-    "norm_eps": _EPS, "residual_scale": _SCALE, "embedding_scale": _SCALE,
-    "logit_divisor": _SCALE, "query_scalar": _Field(float, 0, 1e18),
-    "attention_softcap": _CAP, "logit_softcap": _CAP,
-    "window": _LENGTH._replace(least=0),
-    "full_every": _Field(int, 0, _LAYERS.most + 1),
-    "attention_layers": _LAYER_LIST._replace(
-        items=_Field(int, 0, _LAYERS.most)),
-    "rope_part": _PART, "rope_theta": _THETA,
-    "rope_local_theta": _THETA._replace(least=0), "rope_factor": _FACTOR,
-    "rope_low_turns": _TURNS, "rope_high_turns": _TURNS,
-    "rope_original_length": _Field(float, 0, _LENGTH.most),
-    "rope_gain": _FACTOR, "rope_short_factors": _FACTORS,
-    "rope_long_factors": _FACTORS}
+def _named(*groups):
+  """Returns the range of each name, of pairs of a range and names."""
+  return {name: field for field, names in groups for name in names.split()}
+
+
+def _or_zero(field):
+  return field._replace(least=0)
+
+
+FIELDS = _named(
+    # Sizes.
+    (_VOCABULARY, "vocab_size query_pre_attn_scalar"),
+    (_or_zero(_VOCABULARY), "mask_token_id"),
+    (_WIDTH, """
+     hidden_size n_embd d_model word_embed_proj_dim intermediate_size
+     moe_intermediate_size shared_expert_intermediate_size
+     shared_intermediate_size mlp_hidden_size ffn_dim n_inner kv_lora_rank
+     q_lora_rank"""),
+    (_LAYERS, "num_hidden_layers n_layer n_layers no_rope_layer_interval"),
+    (_LAYERS._replace(least=2), "full_attention_interval"),
+    (_LAYERS._replace(most=_LAYERS.most + 1),
+     "sliding_window_pattern _sliding_window_pattern"),
+    (_HEADS, """
+     num_attention_heads n_head n_heads num_key_value_heads n_kv_heads
+     linear_num_key_heads linear_num_value_heads mamba_n_groups
+     mamba_n_heads"""),
+    (_HEAD_DIM, """
+     head_dim linear_key_head_dim linear_value_head_dim mamba_d_state
+     qk_nope_head_dim qk_rope_head_dim v_head_dim"""),
+    (_CONVOLUTION, "linear_conv_kernel_dim mamba_d_conv"),
+    (_CONVOLUTION._replace(least=1), "mamba_expand"),
+    (_LENGTH, """
+     max_position_embeddings n_positions max_sequence_length sliding_window
+     index_topk"""),
+    (_or_zero(_LENGTH), "max_window_layers"),
+    (_EXPERTS, """
+     num_experts num_local_experts num_experts_per_tok n_routed_experts n_group
+     topk_group"""),
+    (_or_zero(_EXPERTS), "n_shared_experts first_k_dense_replace"),
+    # Layers.
+    (_BOOL, """
+     attention_bias mlp_bias qkv_bias use_bias enable_bias include_qkv_bias
+     tie_word_embeddings weight_tying norm_topk_prob do_layer_norm_before
+     use_parallel_residual use_sliding_window rope_interleave truncate"""),
+    (_EPS, "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon"),
+    (_SCALE, """
+     embedding_multiplier residual_multiplier logits_scaling
+     attention_multiplier routed_scaling_factor"""),
+    (_CAP, "attn_logit_softcapping final_logit_softcapping"),
+    (_LAYER_LIST._replace(items=_WORD), "layer_types mlp_layer_types"),
+    (_LAYER_LIST._replace(items=_Field(int, 0, 1)), "no_rope_layers"),
+    # Rotary embeddings.
+    (_THETA, "rope_theta rotary_emb_base rope_local_base_freq"),
+    (_PART, "rotary_pct partial_rotary_factor"),
+    (_DICT, "rope_scaling rope_parameters full_attention sliding_attention"),
+    (_FACTOR, "factor attention_factor"),
+    (_TURNS, """
+     low_freq_factor high_freq_factor beta_slow beta_fast mscale
+     mscale_all_dim"""),
+    (_FACTORS, "short_factor long_factor"),
+    (_Field(float, 1, _LENGTH.most), "original_max_position_embeddings"),
+    # Everything else.
+    (_WORD, """
+     model_type dtype torch_dtype hidden_act topk_method type rope_type"""),
+    (_DICT, "text_config auto_map"))
+
+ARCHITECTURE = _named(
+    (_VOCABULARY, "vocab_size"), (_WIDTH, "dim hidden_dim"),
+    (_LAYERS, "num_layers"), (_HEADS, "num_heads num_kv_heads"),
+    (_HEAD_DIM, "head_dim"), (_LENGTH, "max_length"),
+    (_or_zero(_EXPERTS), """
+     num_experts experts_per_token expert_groups groups_per_token
+     dense_layers"""),
+    (_or_zero(_WIDTH), """
+     shared_dim dense_dim latent_dim query_rank outputs embedding_dim"""),
+    (_or_zero(_HEADS), "linear_key_heads linear_value_heads"),
+    (_or_zero(_HEAD_DIM), """
+     linear_key_dim linear_value_dim plain_dim value_dim"""),
+    (_or_zero(_CONVOLUTION), "linear_conv"), (_or_zero(_LENGTH), "window"),
+    (_Field(int, 0, _LAYERS.most + 1), "full_every"),
+    (_LAYER_LIST._replace(items=_or_zero(_LAYERS)), "attention_layers"),
+    (_EPS, "norm_eps"), (_Field(float, 0, 1e18), "query_scalar"),
+    (_SCALE, "expert_scale residual_scale embedding_scale logit_divisor"),
+    (_CAP, "attention_softcap logit_softcap"), (_PART, "rope_part"),
+    (_THETA, "rope_theta"), (_or_zero(_THETA), "rope_local_theta"),
+    (_FACTOR, "rope_factor rope_gain"),
+    (_TURNS, "rope_low_turns rope_high_turns"),
+    (_Field(float, 0, _LENGTH.most), "rope_original_length"),
+    (_FACTORS, "rope_short_factors rope_long_factors"))
 
 _NO_DEFAULT = object()
 

@@ -140,7 +140,6 @@ def write(folder, config: transformer.Config, params: types.Params,
   for source, held in parts.items():
     place, leaf, at = held[0]
     shapes[source] = place.shape(leaf.shape[len(at):])
-  shapes, read = tensor_names.together(config, shapes, read)
   tensor_files.write(folder / tensor_files.SAFETENSORS, shapes, config.dtype,
                      read)
   atomic.write_json(folder / hf_config.FILE, fields)

@@ -67,11 +67,8 @@ def names(config):
 class HeadRows(NamedTuple):
   """Rows of each head in a tensor of its keys and values; a `TensorSlice`.
 
-  Attributes:
-    source: the tensor's name.
-    part: 0 for those of keys, whose parameter has them transposed; or 1.
-    sizes: rows of a head in each of them.
-    inputs: columns of the tensor.
+  `sizes` are rows of a head in part 0, of keys, whose parameter has them
+  transposed, and in part 1; `inputs` are columns of the tensor.
   """
   source: str
   part: int

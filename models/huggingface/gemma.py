@@ -14,24 +14,15 @@ _DEFAULT_CAPS = {"gemma2": (50.0, 30.0), "gemma3_text": (None, None)}
 _LOCAL = "rope_local_base_freq"
 _THETA, _LOCAL_THETA = 1000000.0, 10000.0
 # Models with images say little about their text.
-_TEXT = {
+TEXT = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
     "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
     "head_dim": 256, "max_position_embeddings": 131072,
     "query_pre_attn_scalar": 256, "sliding_window": 4096}
-_IMAGES = frozenset("""
+IMAGES = frozenset("""
     boi_token_id boi_token_index eoi_token_id eoi_token_index image_token_id
     image_token_index mm_tokens_per_image vision_config
     """.split())
-
-
-def text_part(fields):
-  """Returns the fields of "gemma3_text" in those of "gemma3"."""
-  fields = {name: x for name, x in fields.items() if name not in _IMAGES}
-  text = _take(fields, "text_config")
-  config_fields.take_one_of(text, "model_type", "gemma3", ("gemma3_text",))
-  text.pop("architectures", None)
-  return {**_TEXT, **text, **fields}
 
 
 def parse(fields, family, common):

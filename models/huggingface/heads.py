@@ -49,15 +49,7 @@ PARTS = (hf_config.FILE, _METADATA, tensor_files.SAFETENSORS,
 
 
 class _Opened(NamedTuple):
-  """A folder that is open.
-
-  Attributes:
-    module: file of `models.heads`.
-    format: of the head.
-    folder: what is read, whose target is the head's.
-    config: of the head.
-    kept: layers of the target that it reads.
-  """
+  """A folder that is open; `kept` are layers of the target that it reads."""
   module: Any
   format: formats.Format
   folder: formats.Folder
@@ -66,14 +58,7 @@ class _Opened(NamedTuple):
 
 
 class Loaded(NamedTuple):
-  """A head with its parameters.
-
-  Attributes:
-    head: to be given as `draft`.
-    params: its parameters.
-    kept: layers whose outputs the target is to keep, for
-      `transformer.with_features`.
-  """
+  """A head and its parameters; `kept` is for `transformer.with_features`."""
   head: types.Head
   params: types.Params
   kept: tuple[int, ...]

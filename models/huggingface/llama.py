@@ -81,18 +81,23 @@ def _feed_forward(fields, family):
     return {"hidden_dim": _take(fields, "intermediate_size")}
   number, width, chosen = FAMILIES[family].experts
   if family.startswith("qwen"):
-    # Layers without experts, of which some versions have a few.
-    config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
-    config_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
-    fields.pop("intermediate_size", None)
-  if family == "qwen3_moe":
-    # Transformers 5 calls it so.
-    fields.setdefault(number, fields.pop("num_local_experts", None))
+    take_dense_layers(fields, family)
   normalize = family == "mixtral" or _take(fields, "norm_topk_prob", False)
   return {"hidden_dim": _take(fields, width),
           "num_experts": _take(fields, number),
           "experts_per_token": _take(fields, "num_experts_per_tok", chosen),
           "normalize_experts": normalize}
+
+
+def take_dense_layers(fields, family):
+  """Refuses layers of Qwen without experts, of which some versions have a few.
+  """
+  config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
+  config_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
+  fields.pop("intermediate_size", None)
+  if family != "qwen2_moe":
+    # Transformers 5 calls it so.
+    fields.setdefault("num_experts", fields.pop("num_local_experts", None))
 
 
 def _expert_fields(config, family):
@@ -160,6 +165,19 @@ def _mimo(fields, found):
 def _phi3_fields(config):
   # Without the token transformers takes one that this vocabulary may lack.
   return {"partial_rotary_factor": config.rope_part, "pad_token_id": None}
+
+
+def part_of(config, path):
+  """Returns where in a tensor of Phi-3 a parameter is, as `qwen3_next.part_of`.
+  """
+  name = path[1]
+  if name in ("query", "key", "value"):
+    heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+    sizes = tuple(number * config.head_dim for number in heads)
+    return sizes, 1, ("query", "key", "value").index(name)
+  if name in ("gate", "up"):
+    return (1, 1), 1, ("gate", "up").index(name)
+  return (1,), 1, 0
 
 
 def _smollm3(fields, found):
@@ -315,6 +333,11 @@ FAMILIES = {
     "mimo": Family(
         fixed={"family": "qwen2", "qkv_bias": True, "out_bias": False},
         windows=_SWITCHED, read=_mimo),
-    "phi3": Family(eps=1e-5, windows=_ALWAYS, write=_phi3_fields),
+    "phi3": Family(
+        eps=1e-5, windows=_ALWAYS, write=_phi3_fields,
+        names={**{f"attention/{name}": "self_attn.qkv_proj"
+                  for name in ("query", "key", "value")},
+               **{f"feed_forward/{name}": "mlp.gate_up_proj"
+                  for name in ("gate", "up")}}),
     "mistral": Family(windows=_ALWAYS),
     "llama": Family(biases=_BIASES)}

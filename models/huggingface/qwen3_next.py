@@ -8,6 +8,7 @@ along all three axes.
 
 from models.huggingface import config_fields
 from models.huggingface import layer_types
+from models.huggingface import llama
 from models.huggingface import rope as hf_rope
 
 _take = config_fields.take
@@ -22,7 +23,7 @@ _SIZES = {"linear_key_heads": "linear_num_key_heads",
 # Where no field says.
 _EVERY, _PART = 4, 0.25
 _THREE_AXES = ("mrope_section", "mrope_interleaved")
-_IMAGES = frozenset("""
+IMAGES = frozenset("""
     image_token_id video_token_id vision_config vision_end_token_id
     vision_start_token_id
     """.split())
@@ -51,16 +52,6 @@ NAMES_3_5 = {
 KINDS = {"A_log": "A_log", "dt_bias": "dt_bias",
          **{f"{name}_conv": "conv1d.weight"
             for name in ("query", "key", "value")}}
-
-
-def text_part(fields):
-  """Returns the fields of the text of a model with images."""
-  text = dict(_take(fields, "text_config"))
-  config_fields.take_one_of(text, "model_type", WHOLE, (DENSE,))
-  text.pop("architectures", None)
-  rest = {name: x for name, x in fields.items()
-          if name not in _IMAGES and name != "text_config"}
-  return {**text, **rest}
 
 
 def parse(fields, family, common):
@@ -125,12 +116,7 @@ def _feed_forward(fields, family):
   """Reads the width of the feed-forward layer, and what concerns experts."""
   if family == DENSE:
     return {"hidden_dim": _take(fields, "intermediate_size")}
-  # Layers without experts, of which some versions have a few.
-  config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
-  config_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
-  fields.pop("intermediate_size", None)
-  # Transformers 5 writes another name.
-  fields.setdefault("num_experts", fields.pop("num_local_experts", None))
+  llama.take_dense_layers(fields, family)
   return {"hidden_dim": _take(fields, "moe_intermediate_size"),
           "shared_dim": _take(fields, "shared_expert_intermediate_size"),
           "num_experts": _take(fields, "num_experts"),

@@ -46,13 +46,8 @@ _NAMES = json_files.Field(dict, items=json_files.Field(str))
 class Tensor(NamedTuple):
   """A tensor that has not been read yet.
 
-  Attributes:
-    path: the file that holds it.
-    shape: of the tensor.
-    read: `() -> numpy array`, a fresh one.
-    refusal: why it cannot be read; empty if it can.
-    integer: whether its numbers are integers.
-    eight_bits: whether it is saved in 8 bits, with a scale for each row.
+  `read` gives a fresh array, `refusal` says why it cannot be read, else it is
+  empty. A tensor of `eight_bits` is saved with a scale for each row.
   """
   path: pathlib.Path
   shape: tuple[int, ...]
@@ -60,11 +55,6 @@ class Tensor(NamedTuple):
   refusal: str = ""
   integer: bool = False
   eight_bits: bool = False
-
-  def rows(self, start: int, end: int) -> "Tensor":
-    """Returns some of the rows as a `Tensor`."""
-    return self._replace(shape=(end - start, *self.shape[1:]),
-                         read=lambda: self.read()[start:end])
 
 
 def tensors(folder) -> dict[str, Tensor]:

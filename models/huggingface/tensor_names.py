@@ -6,16 +6,15 @@ these exceptions. GPT-2 transposes them and has query, key and value in one
 tensor; GPT-NeoX has those in one tensor too, head by head. A column has one
 axis less. OPT's table of positions has two more rows, for positions that its
 tokenizer once needed. Each expert has its own tensors. Phi-3 is a Llama with
-several matrices in one tensor.
+query, key and value in one tensor, and both matrices that see the residual
+stream of the feed-forward layer.
 """
 
-import collections
 import re
 from typing import NamedTuple
 
 import numpy as np
 
-from models.huggingface import config as hf_config
 from models.huggingface import deepseek
 from models.huggingface import granite_hybrid
 from models.huggingface import llama
@@ -115,24 +114,20 @@ _HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
 # Of models with images: what is not the text's, and what is.
 _IMAGES = r"(model\.)?(vision_tower|multi_modal_projector|visual)\."
 _TEXT = r"^(language_model\.|(model\.)language_model\.)"
-# Of Phi-3: several matrices in one tensor.
-_JOINT = {
-    "self_attn.qkv_proj.weight": (
-        "self_attn.q_proj.weight", "self_attn.k_proj.weight",
-        "self_attn.v_proj.weight"),
-    "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight")}
+# By family, `(config, path inside of a layer) -> (sizes, groups, part)` of a
+# `TensorSlice`, where several parameters are in one tensor.
+_PARTS = {"gpt2": lambda _, path: _fused(path, 1),
+          "gpt_neox": lambda config, path: _fused(path, config.num_heads),
+          "phi3": llama.part_of, granite_hybrid.FAMILY: granite_hybrid.part_of,
+          qwen3_next.NEXT: qwen3_next.part_of,
+          qwen3_next.DENSE: qwen3_next.part_of}
 
 
 class TensorSlice(NamedTuple):
   """The part of a tensor that is a parameter without the axes of `stacked`.
 
-  Attributes:
-    source: the tensor's name.
-    part: which of the parts of the tensor it is.
-    sizes: of these, relative to each other.
-    groups: of heads, each of which has all parts.
-    skipped: rows in front that belong to no part.
-    transposed: whether the inputs of a matrix come first.
+  A tensor has groups of heads, each of which has all parts, of relative sizes;
+  `skipped` rows in front belong to none. In a transposed one inputs come first.
   """
   source: str
   part: int = 0
@@ -202,13 +197,8 @@ def places(config, name) -> list[TensorSlice]:
   place = TensorSlice("", transposed=family == "gpt2" and kind == "kernel")
   if path[0] != "layers":
     return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
-  if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:
-    place = place._replace(part=_FUSED.index(path[-1]), sizes=(1, 1, 1),
-                           groups=config.num_heads if family == "gpt_neox"
-                           else 1)
-  if config.linear_key_heads:
-    own = granite_hybrid if family == granite_hybrid.FAMILY else qwen3_next
-    sizes, groups, part = own.part_of(config, [*path[2:], kind])
+  if family in _PARTS:
+    sizes, groups, part = _PARTS[family](config, [*path[2:], kind])
     place = place._replace(part=part, sizes=sizes, groups=groups)
   layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])
@@ -224,6 +214,12 @@ def places(config, name) -> list[TensorSlice]:
   return [place._replace(
       source=f"{table['layer'].format(i)}.{inner.format(number)}")
           for i in layers for number in numbers]
+
+
+def _fused(path, groups):
+  """Returns the part of query, key or value in a tensor of all three."""
+  return (((1, 1, 1), groups, _FUSED.index(path[1])) if path[1] in _FUSED
+          else ((1,), 1, 0))
 
 
 def with_base(config, found):
@@ -245,54 +241,7 @@ def with_base(config, found):
           if name not in (_HEAD, table["head"])}
   if not any(name.startswith(base) for name in rest):
     rest = {base + name: x for name, x in rest.items()}
-  return {**_apart(config, rest), **head}
-
-
-def _apart(config, found):
-  """Splits tensors that hold several matrices of a Llama."""
-  heads, kv_heads = (x * config.head_dim
-                     for x in (config.num_heads, config.num_kv_heads))
-  sizes = (heads, kv_heads, kv_heads), (config.hidden_dim,) * 2
-  parts = {joint: dict(zip(names, rows))
-           for (joint, names), rows in zip(_JOINT.items(), sizes)}
-  split = {}
-  for name, tensor in found.items():
-    joint = next((x for x in parts if name.endswith(x)), None)
-    if joint is None:
-      split[name] = tensor
-      continue
-    rows = sum(parts[joint].values())
-    if tensor.shape[:1] != (rows,):
-      raise ValueError(f"'{tensor.path}': tensor {name} has shape "
-                       f"{tensor.shape}, but {hf_config.FILE} asks for {rows} "
-                       "rows.")
-    end = 0
-    for part, size in parts[joint].items():
-      start, end = end, end + size
-      split[name.removesuffix(joint) + part] = tensor.rows(start, end)
-  return split
-
-
-def together(config, shapes, read):
-  """Joins the matrices that Phi-3 has in one tensor: `shapes` and `read`."""
-  if config.family != "phi3":
-    return shapes, read
-  held = collections.defaultdict(list)
-  for name in sorted(shapes, key=lambda name: _whole(name)[1]):
-    held[_whole(name)[0]].append(name)
-  joined = {whole: (sum(shapes[name][0] for name in names),
-                    *shapes[names[0]][1:]) for whole, names in held.items()}
-  return joined, lambda whole: np.concatenate(
-      [read(name) for name in held[whole]])
-
-
-def _whole(name):
-  """Returns the tensor of Phi-3 that has one of a Llama, and its part there."""
-  for joint, parts in _JOINT.items():
-    for i, part in enumerate(parts):
-      if name.endswith(part):
-        return name.removesuffix(part) + joint, i
-  return name, 0
+  return {**rest, **head}
 
 
 def check_rest(config, found, used):

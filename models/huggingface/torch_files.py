@@ -36,14 +36,9 @@ _MAX_AXES = 8
 
 
 class StoredTensor(NamedTuple):
-  """The numbers of a tensor in a file.
+  """The numbers of a tensor in a file, from the byte `start` on.
 
-  Attributes:
-    dtype: of the numbers.
-    shape: of the tensor.
-    strides: numbers from an element to the next one of each axis.
-    start: first byte in the file.
-    span: numbers from the first element to the last, both included.
+  `strides` and `span` count numbers; a span includes first and last element.
   """
   dtype: np.dtype
   shape: tuple[int, ...]
@@ -76,11 +71,8 @@ class _Storage(NamedTuple):
 class _Machine(NamedTuple):
   """The state of an interpreter of pickles.
 
-  Attributes:
-    stack: values.
-    marks: numbers of values before each mark.
-    memo: values that the pickle names by number.
-    place: `key -> (first byte, bytes)` of the numbers of a storage.
+  `marks` are sizes of the stack at each mark, `memo` has values by number, and
+  `place` gives `key -> (first byte, bytes)` of the numbers of a storage.
   """
   stack: list
   marks: list[int]

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import decoders, normalizers
 from tokenizers.models import BPE, Unigram
 
+from models.folders import json_files
 from models.text import tokenizer_files
 
 FILE = "tokenizer.model"
@@ -32,6 +33,7 @@ def load(folder) -> tokenizers.Tokenizer:
   except ImportError as e:
     raise ValueError(f"'{path}' can only be read with sentencepiece: install "
                      "it, or add a tokenizer.json.") from e
+  json_files.refuse_pointer(path)
   spec = sentencepiece_model_pb2.ModelProto()
   try:
     spec.ParseFromString(path.read_bytes())

@@ -1,23 +1,9 @@
 """One decoder for several families of published models.
 
-Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU. Mistral
-adds a sliding window, Qwen2 biases of query, key and value, Qwen3 norms of
-query and key, SmolLM3 layers without positions, Granite scaling factors. OLMo 2
-has its norms after attention and feed-forward layer, OLMo 3 windows in most
-layers as well. Phi-3 is a Llama with other tensor names. Mixtral, Qwen3-MoE and
-OLMoE have mixtures of experts, Qwen2-MoE a shared expert too. DeepSeek-V2 and
-DeepSeek-V3 have latent attention, and mixtures in all layers but the first.
-Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
-GELU. Gemma 2 adds norms after the layers, soft caps of scores and logits, and
-windows in every other layer; Gemma 3 has the norms of Qwen3, and other rotary
-bases for layers with a window than for those without.
-OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms after
-the layers, and projections around them. GPT-2: the same with GELU. StarCoder2:
-the same with rotary positions. GPT-NeoX: rotary positions for a part of the
-channels, attention and feed-forward layer in parallel.
-Qwen3-Next and Qwen3.5: gated delta layers, which have a state, and every few
-layers attention, whose output has a gate; norms as Gemma's. Granite 4.0 H:
-Mamba-2 layers, and a few of attention without positions.
+A family is a set of values of `Config`: of Llama (RMSNorm, rotary positions,
+grouped-query attention, gated SiLU) and its kin, Gemma, OPT, GPT-2, GPT-NeoX,
+StarCoder2, of mixtures of experts, of latent attention (DeepSeek), and of
+layers with a state (Qwen3-Next, Granite 4.0 H). `models.huggingface` has them.
 """
 
 import dataclasses
@@ -257,8 +243,7 @@ class Config:
       if len(given) > 1:
         raise ValueError(f"transformer {' and '.join(given)}: only one of them "
                          "is allowed.")
-    if self.linear_key_heads:
-      _check_linear(self)
+    _check_linear(self)
     turned = self.rope_part * self.head_dim
     if self.positions == "rope" and not 2 <= turned <= self.head_dim:
       raise ValueError(
@@ -311,8 +296,10 @@ def _check_groups(config):
 
 
 def _check_latent(config):
-  """Raises ValueError for sizes that latent attention cannot have."""
+  """Raises ValueError for fields that the type of attention cannot have."""
   if not config.latent_dim:
+    _check_unread(config, ("query_rank", "plain_dim", "value_dim",
+                           "rope_interleaved"), "latent_dim")
     return
   needed = {"num_kv_heads": config.num_kv_heads == 1,
             "positions": config.positions == "rope",
@@ -320,18 +307,33 @@ def _check_latent(config):
             "rope_part": config.rope_part == 1,
             **{name: not getattr(config, name) for name in (
                 "bias", "qkv_bias", "out_bias", "qk_norm", "joint_qk_norm",
-                "window")}}
+                "attention_gate", "window")}}
   for name, holds in needed.items():
     if not holds:
       raise ValueError(
           f"transformer {name}={getattr(config, name)!r}: latent attention "
           f"(latent_dim={config.latent_dim}) needs num_kv_heads=1, value_dim, "
           "rotary positions of all of head_dim, and neither biases, norms of "
-          "heads nor windows.")
+          "heads, gates nor windows.")
+
+
+def _check_unread(config, names, needed):
+  """Raises ValueError for fields that nothing reads where `needed` is 0."""
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if field.name in names and value != field.default:
+      raise ValueError(f"transformer {field.name}={value!r}, {needed}=0: no "
+                       f"layer reads it without {needed}.")
 
 
 def _check_linear(config):
   """Raises ValueError unless layers with a state can be as they are given."""
+  if not config.linear_key_heads:
+    _check_unread(config, (
+        "linear_layer", "linear_value_heads", "linear_key_dim",
+        "linear_value_dim", "linear_conv", "attention_layers"),
+                  "linear_key_heads")
+    return
   if not (config.linear_value_heads > 0 and config.linear_conv > 1
           and not config.linear_value_heads % config.linear_key_heads
           and config.linear_key_dim > 0 and config.linear_value_dim > 0):

@@ -25,6 +25,8 @@ from models.transformer import views as views_lib
 # What layers have instead of attention, and its name among parameters.
 _MIXERS = {"delta": (gated_delta.GatedDelta, "delta"),
            "mamba2": (mamba2.Mamba2, "mamba")}
+# Layers of one shape share a trace.
+_TracedOnce = nn.jit(layers.Layer)
 
 
 class Decoder(nn.Module):
@@ -133,6 +135,8 @@ def _unrolled(module, x, kv, slot, views, states=()):
   of layers with a state, and a list of the state and the updates of each; () in
   a model without. Returns `[B, T, F]`, a block, and each layer's output.
   """
+  # A trace that is kept would declare no parameters for another mesh.
+  layer = layers.Layer if module.is_initializing() else _TracedOnce
   view, own_states = states or (None, ())
   old, olds, fresh, updates, outputs = iter(kv), iter(own_states), [], [], []
   kinds = zip(recurrence.recurrent(module.config),
@@ -144,13 +148,8 @@ def _unrolled(module, x, kv, slot, views, states=()):
         (next(olds), view, _MIXERS[module.config.linear_layer], updates)
         if recurrent else
         (next(old), views[-1 if narrow else 0], None, fresh))
-    arguments = x, layer_kv, None, slot, (seen,)
-    name, own = f"layer_{i}", module.config.of_layer(i)
-    if module.is_initializing():
-      x, new = layers.Layer(own, mixer, name=name)(*arguments)
-    else:
-      x, new = _traced_once(own, mixer)(
-          module.variables["params"][name], *arguments)
+    x, new = layer(module.config.of_layer(i), mixer, name=f"layer_{i}")(
+        x, layer_kv, None, slot, (seen,))
     found.append(new)
     outputs.append(x)
   keys, values = zip(*fresh) if fresh else ((), ())
@@ -163,7 +162,8 @@ class Scanned(nn.Module):
 
   Parameters and cache may be those of more layers, of which the first run. Both
   are read where they lie: a slice of them, or of a layer, would be a copy.
-  First layers without experts are not part of the scan.
+  First layers without experts are not part of the scan. Parameters are those of
+  unrolled layers, stacked: this module makes none.
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
@@ -189,14 +189,8 @@ class Scanned(nn.Module):
     narrow = (jnp.array(views_lib.narrow(config)[numbers.start:])
               if len(views) > 1 else None)
     fresh = keys, values
-    if self.is_initializing():
-      scan = nn.scan(
-          layers.Layer, variable_axes={"params": 0},
-          split_rngs={"params": True},
-          in_axes=(0, 0, nn.broadcast, nn.broadcast), length=len(numbers))
-      x, (keys, values) = scan(config, name="layer")(x, (*kv, *fresh), narrow,
-                                                     slot, views)
-      return x, types.Block((keys,), (values,)), {i: x for i in self.kept}
+    # Not `nn.scan`, which would slice the parameters of experts, and of layers
+    # that do not run.
     layer = layers.Layer(config, parent=None)
     params = self.variables["params"]["layer"]
     whole = not self.first and (
@@ -242,13 +236,3 @@ def _with_experts(own, params, number):
 
   return jax.tree_util.tree_map_with_path(leaf, own, params,
                                           is_leaf=quantization.is_matrix)
-
-
-@functools.lru_cache(maxsize=None)
-def _traced_once(config, mixer):
-  """Returns a layer as a function, traced once for all layers of its shape."""
-  def layer(params, *arguments):
-    module = layers.Layer(config, mixer, parent=None)
-    return module.apply({"params": params}, *arguments)
-
-  return jax.jit(layer)

@@ -20,12 +20,8 @@ from models.transformer import recurrence
 def language_model(config: architecture.Config) -> types.LanguageModel:
   """Returns the decoder as pure functions; equal configs give the same object.
 
-  Args:
-    config: the architecture.
-
-  Returns:
-    A `LanguageModel`; its parameters are the "params" collection of
-    `decoder.Decoder`, from `init` or `checkpoints`.
+  Its parameters are those of `init` or `checkpoints`, the "params" collection
+  of `decoder.Decoder`.
   """
   return _language_model(config, ())
 
@@ -123,15 +119,9 @@ def _language_model(config, kept, prompts=0):
 
 
 def causal_logits(lm, params, tokens):
-  """Returns logits of a whole text: no cache, one block, a causal mask.
+  """Returns logits `[B, T, V]` of whole texts `[B, T]`, without a cache.
 
-  Args:
-    lm: of `language_model`, or any other.
-    params: its parameters.
-    tokens: `[B, T]` int32.
-
-  Returns:
-    `[B, T, V]`.
+  The model is one of `language_model`, or any other.
   """
   return causal_pass(lm, params, tokens)[0]
 
@@ -144,15 +134,9 @@ def causal_pass(lm, params, tokens):
 
 
 def bidirectional_logits(lm, params, tokens):
-  """Returns logits of a whole text whose tokens all see each other.
+  """Returns logits of whole texts `[B, T]` whose tokens all see each other.
 
-  Args:
-    lm: of `language_model`, trained so.
-    params: its parameters.
-    tokens: `[B, T]` int32.
-
-  Returns:
-    `[B, T, V]`, of the tokens themselves, not of those after them.
+  They are `[B, T, V]`, of the tokens themselves, not of those after them.
   """
   length = tokens.shape[1]
   return _whole_pass(lm, params, tokens, jnp.ones((length, length), bool))[0]
@@ -168,20 +152,26 @@ def _whole_pass(lm, params, tokens, mask):
 
 
 def init(key, config: architecture.Config) -> types.Params:
-  """Returns random parameters.
-
-  Args:
-    key: a random key.
-    config: the architecture.
-
-  Returns:
-    The "params" collection of `decoder.Decoder`.
-  """
+  """Returns random parameters, the "params" collection of a `Decoder`."""
+  if config.scan_layers:
+    return _init_scanned(key, config)
   kernels.prepare()  # Before anything is traced that may call them.
   # Shapes of activations are enough: only parameters are computed.
   tokens, cache, block, mask = _one_token(config)
   return decoder.Decoder(config).lazy_init(key, tokens, tokens, cache, block,
                                            0, mask)["params"]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _init_scanned(key, config):
+  """Returns parameters of scanned layers: one is traced, with many keys."""
+  few = _few(config)
+  params, last = init(key, few), f"layer_{few.num_layers - 1}"
+  rest = {name: x for name, x in params["layers"].items() if name != last}
+  keys = jax.random.split(key, config.num_layers - config.layers_ahead)
+  # The compiler leaves out all else that is made for each key.
+  stack = jax.vmap(lambda key: init(key, few)["layers"][last])(keys)
+  return {**params, "layers": {**rest, "layer": stack}}
 
 
 def abstract_params(config: architecture.Config) -> types.Params:
@@ -218,15 +208,10 @@ def _few(config):
 
 @functools.lru_cache(maxsize=64)
 def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
-  """Returns what the last axes of each parameter are made of.
+  """Returns the axes of `parameters.declare` by `parameters.param_name`.
 
-  Args:
-    config: the architecture.
-
-  Returns:
-    Dict from `parameters.param_name` to axes of `parameters.declare`, as
-    unrolled layers declare them, of the first layers only: all others are like
-    the last one of these.
+  They are those of unrolled layers, of the first only: all others are like the
+  last one of these.
   """
   with parameters.declarations() as found:
     _traced_init(_few(config), prompts=1)

@@ -95,12 +95,7 @@ class LatentAttention(nn.Module):
 
 
 class HeadKernels(nn.Module):
-  """A matrix `[features, inputs]` of each head, one after the other.
-
-  Attributes:
-    config: a `transformer.Config`.
-    features: outputs of a head.
-  """
+  """A matrix `[features, inputs]` of each head, one after the other."""
   config: Any
   features: int
 

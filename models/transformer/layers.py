@@ -34,9 +34,8 @@ _WHOLE = parameters.WHOLE
 class Packing(NamedTuple):
   """Tokens of all rows in one, `[1, P, F]`, of which attention has rows again.
 
-  Attributes:
-    tokens: `[P]` int32, where each is in `[B * T]`.
-    places: `[B, T]` int32, where it is packed; any place if it is not.
+  `tokens [P]` are indices into B * T; `places [B, T]` are those into P, any
+  index for a token that is not packed.
   """
   tokens: types.Array
   places: types.Array

@@ -43,10 +43,9 @@ _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 class View(NamedTuple):
   """What the fresh tokens see of the text in a layer with a state.
 
-  Attributes:
-    mask: `[B, T, N]`, itself and its ancestors in the block.
-    newest: `[B, T, K]` int32, the newest K tokens of its text in order: indices
-      into the K - 1 of the cache and the N of the block.
+  `mask [B, T, N]` has itself and its ancestors in the block; `newest [B, T, K]`
+  are indices of the newest K tokens of its text, into the K - 1 of the cache
+  and the N of the block.
   """
   mask: types.Array
   newest: types.Array
@@ -115,11 +114,8 @@ class Fresh(NamedTuple):
 class Projected(NamedTuple):
   """What a layer computes of its inputs before the states.
 
-  Attributes:
-    query, key, value: as of `Fresh`, after the convolutions.
-    gate: `[B, T, F]`.
-    small: list of `[B, T, H, R]`.
-    inputs: those of the convolutions, of N slots.
+  Query, key and value are those of `Fresh`; `small` are `[B, T, H, R]`, and
+  `inputs` those of the convolutions, of N slots.
   """
   query: types.Array
   key: types.Array

@@ -78,16 +78,11 @@ def frequencies(config) -> np.ndarray:
       shorter is no longer right; so such a model ends at `max_length`;
     yarn: the ramp is over the planes, from that of `rope_high_turns` to that of
       `rope_low_turns` (arXiv 2309.00071, section 3.2);
-    longrope: each wavelength times a factor of its own (arXiv 2402.13753). Such
-      models have two sets: short ones for texts up to the original length, and
-      long ones for longer texts. What is in a cache when a text grows beyond it
-      would be of the wrong set, so a model has one for all its texts: the short
-      one if its `max_length` is at most the original length, else the long one.
-      Files are read with a `max_length` of the original length: every text up
-      to there has the logits that transformers gives, and a longer one is an
-      error and not another distribution. `dataclasses.replace(config,
-      max_length=131072)` has the long set, and gives longer texts those logits;
-      shorter ones then have others, as in vLLM. Parameters are the same.
+    longrope: each wavelength times a factor of its own (arXiv 2402.13753), of a
+      short set for texts up to the original length, and of a long one. What is
+      in a cache when a text grows beyond it would be of the wrong set, so a
+      model has one for all its texts: the short one if its `max_length` is at
+      most the original length (as files are read), else the long one.
   """
   channels = _channels(config)
   plain = config.rope_theta**-(np.arange(0, channels, 2) / channels)

@@ -123,8 +123,8 @@ def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
   """From padded prompts; a later start goes on with what was chosen."""
   seen = []
 
-  def choose(pair, prompts, lengths, budget, sampling, batch):
-    del pair, sampling
+  def choose(pair, prompts, lengths, budget, sampling, batch, memory_budget):
+    del pair, sampling, memory_budget
     seen.append((prompts.tolist(), lengths.tolist(), budget, batch))
     return auto_method.Choice(None, "rsd_c((2, 1))", "why")
 

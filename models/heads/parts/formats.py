@@ -203,7 +203,9 @@ def layer_of(target, number=1):
   """Returns the sizes of layers of a target, of those with attention alone."""
   return dataclasses.replace(
       target.of_layer(0), num_layers=number, scan_layers=False,
-      attention_gate=False, linear_key_heads=0, attention_layers=(),
+      attention_gate=False, attention_layers=(), linear_layer="delta",
+      **dict.fromkeys(("linear_key_heads", "linear_value_heads",
+                       "linear_key_dim", "linear_value_dim", "linear_conv"), 0),
       full_every=0 if target.linear_key_heads else target.full_every)
 
 

@@ -93,6 +93,15 @@ def _help(program, flag="--help"):
   return got.stdout
 
 
+def test_programs_are_listed_in_a_line_each():
+  lines = subprocess.run([sys.executable, "-m", "experiments"], cwd=_ROOT,
+                         text=True, capture_output=True,
+                         check=True).stdout.splitlines()
+  assert "python -m experiments.generate      Completes a prompt" in [
+      line[:54] for line in lines]
+  assert len(lines) == len({line.split()[2] for line in lines}) <= 13
+
+
 def test_help_shows_flags_of_all_modules():
   """absl knows but those that a main has defined itself."""
   shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", _help("generate"), re.M))

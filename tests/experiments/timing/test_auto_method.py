@@ -86,7 +86,7 @@ def test_losers_leave_early(monkeypatch):
     rate = {"autoregressive": 100, "fast": 200, "slow": 30}[spec]
     while True:
       counts[spec] = counts.get(spec, 0) + 1
-      yield auto_method._Sample(rate, 1, np.ones(1), steps, 1.0)
+      yield auto_method._Sample(rate, 1, 0, np.ones(1), steps, 1.0)
 
   samples = auto_method._measure(start, ["autoregressive", "fast", "slow"])
   assert [len(x) for x in samples.values()] == [4, 4, 1]

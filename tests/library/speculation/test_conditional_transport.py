@@ -120,7 +120,8 @@ def test_joint_distribution_of_texts():
   """Of a tree whose nodes have unequal numbers of children."""
   target, draft = exactness.random_tables(V)
   method = dj.methods.sequoia(((3,), (2, 0, 1)), "conditional_ot")
-  found = exactness.check(method, target, draft, rows=ROWS, length=LENGTH)
+  found = dj.testing.assert_exact(method, target, draft, rows=ROWS,
+                                  length=LENGTH)
   assert 1 < found.target_calls < LENGTH
 
 

@@ -1,16 +1,12 @@
 """Layer verification, enumerated in float64 over all draws of a tree."""
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders, tree as tree_lib, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation.verifiers import layers, traversal
-from models.testing import exactness
+from decoding_jax.testing import enumeration, exactness
 from support import enumerated_trees, helpers
 from support.example_methods import each
 
@@ -25,40 +21,11 @@ TREES = [
 ]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def of_trees(layout, trees, target):
-  """Probabilities `[n, M]` of nodes, distributions `[n, M, V]` after them."""
-  def of_tree(tree):
-    probs = lambda node: target[tree.tokens[node]]
-    chances, masses = layers.accept_chances(layout, tree, probs)
-    rests = jax.vmap(lambda node: layers.rest_of(
-        layout, tree, probs, masses, node))(jnp.arange(chances.size))
-    return chances, rests / rests.sum(axis=1, keepdims=True)
-
-  return jax.vmap(of_tree)(trees)
-
-
 def joint_distribution(target, draft, children, change=lambda trees: trees):
   """The distribution of the first tokens of a call, and its expected tokens."""
-  layout, parents = enumerated_trees.shape(children)
-  tokens, valid, reach = enumerated_trees.all_trees(
-      draft, children, enumerated_trees.without_replacement)
-  with jax.enable_x64(True):
-    trees = change(enumerated_trees.static_trees(draft, layout, parents, tokens,
-                                                 valid))
-    chances, rests = map(np.asarray, of_trees(
-        layout, jax.tree.map(jnp.asarray, trees), jnp.asarray(target)))
-  np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-12)
-  assert (chances[~trees.valid] == 0).all()
-  probs, emitted = 0, 0.0
-  for node in range(len(parents)):
-    path = np.flatnonzero(trees.mask[0, node])[1:]
-    emitted += (reach * chances[:, node]).sum() * (1 + len(path))
-    for x, p, rest in zip(trees.tokens[:, path], reach * chances[:, node],
-                          rests[:, node]):
-      probs = probs + p * enumerated_trees.continued(target, x, rest,
-                                                     len(children) + 1)
-  return probs, emitted
+  trees = enumeration.fixed_trees(draft, children)
+  return enumeration.joint_distribution(
+      layers.verifier(), trees._replace(tree=change(trees.tree)), target)
 
 
 @pytest.mark.cases(1)
@@ -137,11 +104,7 @@ def test_wrong_pairs_are_refused():
 def test_disjoint_supports_reject_everything():
   target, draft = np.tile([0.5, 0.5, 0, 0], (4, 1)), np.tile(
       [0, 0, 0.5, 0.5], (4, 1))
-  layout = tree_lib.static_layout(((2,), (2, 2)))
-  tokens = np.array([[0, 2, 3, 2, 3, 3, 2]], np.int32)
-  _, parents = enumerated_trees.shape(((2,), (2, 2)))
-  trees = jax.tree.map(jnp.asarray, enumerated_trees.static_trees(
-      draft, layout, parents, tokens, np.ones((1, 7), bool)))
-  chances, rests = of_trees(layout, trees, jnp.asarray(target, jnp.float32))
+  trees = enumeration.fixed_trees(draft, ((2,), (2, 2)))
+  chances, rests = enumeration.ends(layers.verifier(), trees, target)
   assert chances[0].tolist() == [1, 0, 0, 0, 0, 0, 0]
   np.testing.assert_allclose(rests[0, 0], target[0])

@@ -66,8 +66,8 @@ def test_a_row_does_not_depend_on_the_others():
 def test_joint_distribution(depth):
   """Five tokens: both modes, and ways from each to the other, are in them."""
   target, draft = exactness.random_tables(V)
-  found = exactness.check(dj.methods.pearl(depth), target, draft, rows=ROWS,
-                          length=LENGTH)
+  found = dj.testing.assert_exact(dj.methods.pearl(depth), target, draft,
+                                  rows=ROWS, length=LENGTH)
   assert 2 < found.target_calls < LENGTH
 
 

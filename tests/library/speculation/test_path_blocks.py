@@ -179,7 +179,8 @@ def test_joint_distribution_of_texts(method):
   target, draft = exactness.random_tables(V)
   # The weights of transport are found anew at each node.
   rows = ROWS // 10 if "global" in method.name else ROWS
-  found = exactness.check(method, target, draft, rows=rows, length=LENGTH)
+  found = dj.testing.assert_exact(method, target, draft, rows=rows,
+                                  length=LENGTH)
   assert 1 < found.target_calls < LENGTH
 
 

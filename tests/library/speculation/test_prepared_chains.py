@@ -69,7 +69,7 @@ def test_a_row_does_not_depend_on_the_others():
 @pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2), (2, (3, 1, 2))])
 def test_joint_distribution(depth, guesses):
   """Five tokens: prepared chains and others are in them."""
-  found = exactness.check(
+  found = dj.testing.assert_exact(
       dj.methods.ssd(depth, guesses), *exactness.random_tables(V), rows=ROWS,
       length=LENGTH)
   assert 2 < found.target_calls < LENGTH

@@ -142,7 +142,7 @@ def test_the_next_token_module(tmp_path, monkeypatch):
   config = dataclasses.replace(tiny.DEEPSEEK_3, query_scalar=0)
   monkeypatch.setattr(hf, "TARGET", config)
   target = tiny.random_model(config)
-  one = dataclasses.replace(config, num_layers=1, dense_layers=0)
+  one = dataclasses.replace(config, num_layers=1, dense_layers=0, dense_dim=0)
   given = tiny.random_model(one, 7).params["layers"]["layer_0"]
   checkpoints.to_hf(tmp_path / "own", config, target.params)
   checkpoints.to_hf(tmp_path / "one", one, tiny.random_model(one, 7).params)

@@ -210,26 +210,23 @@ def test_published_names_of_gpt_neox(tmp_path):
     checkpoints.from_hf(tmp_path)
 
 
-def test_several_matrices_in_one_tensor(llama):
+def test_several_matrices_in_one_tensor(tmp_path):
   """As Phi-3 has them."""
-  def join(arrays):
-    for name in [name for name in arrays if name.endswith("q_proj.weight")]:
-      layer = name.removesuffix("self_attn.q_proj.weight")
-      for joint, parts in (
-          ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj",
-                                  "self_attn.v_proj")),
-          ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))):
-        arrays[f"{layer}{joint}.weight"] = np.concatenate(
-            [arrays.pop(f"{layer}{part}.weight") for part in parts])
-
-  rewrite(llama, join)
-  assert_equal(checkpoints.from_hf(llama)[1],
-               tiny.random_model(tiny.LLAMA).params)
+  config = CONFIGS["phi-3"]
+  params = tiny.random_model(config).params
+  convert.to_hf(tmp_path, config, params)
+  layer = params["layers"]["layer_1"]
   name = "model.layers.1.self_attn.qkv_proj.weight"
-  rewrite(llama, lambda arrays: arrays.update({name: arrays[name][1:]}))
-  with pytest.raises(ValueError, match=f"{name} has shape .31, 16., but "
-                     "config.json asks for 32 rows"):
-    checkpoints.from_hf(llama)
+  arrays = tensor_files.tensors(tmp_path)
+  np.testing.assert_array_equal(arrays[name].read(), np.concatenate(
+      [layer["attention"][x]["kernel"] for x in ("query", "key", "value")]))
+  np.testing.assert_array_equal(
+      arrays["model.layers.1.mlp.gate_up_proj.weight"].read(), np.concatenate(
+          [layer["feed_forward"][x]["kernel"] for x in ("gate", "up")]))
+  rewrite(tmp_path, lambda arrays: arrays.update({name: arrays[name][1:]}))
+  with pytest.raises(ValueError, match=rf"{name} has shape \(31, 16\), but "
+                     r"config.json asks for \(32, 16\)"):
+    checkpoints.from_hf(tmp_path)
 
 
 @pytest.mark.parametrize("base", ["language_model.model.",

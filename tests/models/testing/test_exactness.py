@@ -1,31 +1,9 @@
-"""The check of distributions that users have, on right and wrong methods."""
+"""Statistics of texts, and the program that tests methods by them."""
 
 import numpy as np
-import pytest
 
-import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
-
-SIZES = {"rows": 20_000, "length": 3}
-
-
-def test_a_method_of_the_right_distribution_passes():
-  found = exactness.check(dj.methods.rsd_c((2,)), **SIZES)
-  assert found.p_value > exactness.MIN_P_VALUE
-  assert 0.5 < found.distance / found.by_chance < 2
-  assert 1 < found.target_calls < 3
-
-
-def test_a_method_of_another_distribution_is_told():
-  pair = dj.Pair(drafters.of_model(expanders.top_k((2,))),
-                 verifiers.recursive(False))
-  with pytest.raises(
-      AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
-    exactness.check(dj.Method("wrong", pair, None), **SIZES)
 
 
 def test_a_text_that_cannot_be_has_no_chance():

@@ -5,6 +5,7 @@ import json
 import pytest
 import tokenizers as library
 
+from models import checkpoints
 from models.huggingface import tensor_files
 from models.text import batching
 from models.text import tokenizer_files
@@ -191,6 +192,7 @@ def test_a_normalizer_that_grows_is_refused_before_it_runs(tokenizer, tmp_path):
 
 def test_a_pointer_of_git_lfs_is_called_one(tmp_path):
   for name, read in ((tokenizers.FILE, tokenizers.load),
+                     ("config.json", checkpoints.architecture),
                      ("model.safetensors", tensor_files.tensors),
                      ("pytorch_model.bin", tensor_files.tensors)):
     folder = tmp_path / name[:5]
