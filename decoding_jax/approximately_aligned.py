@@ -82,9 +82,6 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     draft: a drafter that may draft anything, or None.
     draft_params: its parameters.
 
-  Returns:
-    The texts.
-
   Raises:
     ValueError: for numbers that are not positive, a grammar that reads prompts,
       and as `generate`.

@@ -50,9 +50,6 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       it is filled, see `canvas.forward`.
     traced: whether confidences and tokens of each forward are returned.
 
-  Returns:
-    A `Filled`.
-
   Raises:
     ValueError: for arguments that do not fit.
   """

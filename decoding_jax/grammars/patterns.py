@@ -57,9 +57,6 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id,
       blank.
     seconds: after which it is given up.
 
-  Returns:
-    The automaton.
-
   Raises:
     finite_automata.TooLarge: a ValueError, if it needs more states or seconds.
     schema_check.Malformed: a ValueError, for a keyword whose value is wrong.

@@ -152,8 +152,8 @@ def test_types_under_other_settings_of_jax(method, setting):
   models = [exactness.table_model(exactness.random_table(rng, 5))
             for _ in range(2)]
   # Of 64 bits, where there are any.
-  models = tiny.Models(*(tiny.Model(lm, params._replace(
-      table=np.asarray(params.table, np.float64))) for lm, params in models))
+  models = tiny.Models(*(tiny.Model(lm, (np.asarray(table, np.float64),))
+                         for lm, (table,) in models))
   decoder = tree_decoder.as_decoder(method.greedy)
   rewarded = decoder.needs_reward
   drafter = dict(draft=models.draft.lm, draft_params=models.draft.params) if (

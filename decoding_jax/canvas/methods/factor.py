@@ -21,9 +21,6 @@ def make(bound: float = 1.0) -> Method:
   Args:
     bound: f, positive.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: if the bound is not positive.
   """

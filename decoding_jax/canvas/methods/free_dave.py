@@ -42,9 +42,6 @@ def with_drafts(method: Method, drafts: int, name: str | None = None) -> Method:
     drafts: D, canvases a forward; see `make`.
     name: of the method that is made; None for one made of the other's.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: if D is not a positive integer.
   """

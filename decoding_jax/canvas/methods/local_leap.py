@@ -21,9 +21,6 @@ def make(anchor: float = 0.9, least: float = 0.75, radius: int = 4) -> Method:
     least: least confidence near one, at most `anchor`.
     radius: distance that is near.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: for values out of these ranges.
   """

@@ -14,9 +14,6 @@ def make(least: float = 0.9) -> Method:
     least: confidence from which on a position is filled; the most confident one
       is in any case.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: if `least` is not in [0, 1].
   """

@@ -52,7 +52,7 @@ def run(method, seed=0, models=None, prompts=PROMPTS, lengths=LENGTHS,
 
 def rows_of_tables(seed=0, eos=EOS, new=NEW, models=None):
   """What `run` decodes, for the reference."""
-  models = [np.asarray(model.params.table) for model in models or tables(seed)]
+  models = [np.asarray(model.params[0]) for model in models or tables(seed)]
   target, draft = (lambda text, table=table: table[text[-1]]
                    for table in models)
   for prompt, length, table in zip(PROMPTS, LENGTHS, values(seed)):
@@ -162,15 +162,15 @@ def test_tokens_that_may_not_occur_are_no_candidates():
   """Fewer than k are left in every distribution, and a mask takes away more."""
   models = tables(5, zeros=V - 2)
   out = run(dj.methods.cdlh(*REWARD_ALONE), 5, models)
-  table = np.asarray(models.target.params.table)
+  table = np.asarray(models.target.params[0])
   for prompt, length, text in zip(PROMPTS, LENGTHS, tiny.texts(out, LENGTHS)):
     before = [prompt[length - 1], *text[:-1]]
     assert np.isfinite(table[before, text]).all()
   mask = np.arange(V) != 4
   out = run(dj.methods.cdlh(*LOOK),
             sampling=dj.Sampling(temperature=0, token_mask=mask))
-  masked = tiny.Models(*(tiny.Model(m.lm, m.params._replace(
-      table=np.where(mask, m.params.table, -np.inf))) for m in tables()))
+  masked = tiny.Models(*(tiny.Model(
+      m.lm, (np.where(mask, m.params[0], -np.inf),)) for m in tables()))
   assert tiny.texts(out, LENGTHS) == [
       reference.cdlh(row, LOOK) for row in rows_of_tables(models=masked)]
 
