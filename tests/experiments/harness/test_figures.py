@@ -7,7 +7,6 @@ from PIL import Image
 from experiments.app import text_tables
 from experiments.evaluation import tree_tables
 from experiments.harness import figures
-from support import tiny_records
 
 
 def _tree(experiment, point, label, nodes, value):
@@ -75,17 +74,3 @@ def test_numbers_of_a_logarithmic_axis_are_plain():
   assert [x.get_text() for x in ax.get_xticklabels()
           if low <= x.get_position()[0] <= high] == ["1", "2", "5", "10"]
   assert not ax.get_xticklabels(minor=True)
-
-
-def test_a_panel_has_all_categories_and_the_fastest_sizes():
-  slow = tiny_records.record("speculative(4)", [9.0] * 3)
-  cells = tiny_records.cells([*tiny_records.records(), slow])
-  fig = figures.chart({(0, 0): tree_tables.panel_of_categories("", [
-      r for r in cells if r["metric"] == "token_rate_ratio"
-      and r["method"] != "autoregressive"])}, "speed-up")
-  ax, = fig.axes
-  assert [x.get_text() for x in ax.get_xticklabels()] == ["qa", "rag", "all"]
-  labels = ax.get_legend_handles_labels()[1]
-  assert labels == ["SD", "RSD-C"]
-  chain = ax.containers[labels.index("SD")].lines[0].get_ydata()
-  assert [round(y, 2) for y in chain] == [1.67, 1.54, 1.58]
