@@ -1,9 +1,5 @@
 """The figures of an experiment."""
 
-from matplotlib import colors
-import numpy as np
-from PIL import Image
-
 from experiments.app import text_tables
 from experiments.evaluation import tree_tables
 from experiments.harness import figures
@@ -50,19 +46,6 @@ def test_methods_have_colours_of_their_own():
   labels = ["SD", "RSD-S", *map(str, range(14))]
   assert len({color for color, _ in figures.styles(labels).values()}) == 16
   assert len(set(figures.styles([*map(str, range(100))]).values())) == 100
-
-
-def test_colours_of_few_points_are_in_the_file(tmp_path):
-  used = figures.styles([*map(str, range(16))])
-  fig = figures.chart({(0, 0): figures.Panel({
-      label: [(x, [1, 0.9, 1.1])] for x, label in enumerate(used)})}, "")
-  figures.save_png(fig, tmp_path / "a.png")
-  image = Image.open(tmp_path / "a.png").convert("RGB")
-  there = np.array([color for _, color in image.getcolors()])
-  for color, _ in used.values():
-    wanted = np.multiply(colors.to_rgb(color), 255)
-    assert abs(there - wanted).max(axis=1).min() < 16, color
-  assert [255] * 3 in there.tolist()
 
 
 def test_numbers_of_a_logarithmic_axis_are_plain():
