@@ -214,9 +214,7 @@ def _processor(grammar) -> LogitsProcessor:
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def _score(grammar, lm, width, params, grammar_params, tokens):
   """Returns log-probabilities `[B, N]` of tokens, and of all allowed there.
-
-  `tokens [B, P + N]` begin with a prompt of `width` tokens.
-  """
+  `tokens [B, P + N]` begin with a prompt of `width` tokens."""
   logs = text_log_probs(lm, params, tokens)[:, width - 1:-1]
   text = tokens[:, width:]
   everywhere = jnp.ones(text.shape, bool)

@@ -261,10 +261,8 @@ def _within_window(draft, length):
 
 @functools.lru_cache(maxsize=None)
 def _clamped(lm):
-  """Returns a model that reads all later tokens at its last position.
-
-  They are poor drafts, but cost nothing: shapes are static.
-  """
+  """Returns a model that reads all later tokens at its last position. They are
+  poor drafts, but cost nothing: shapes are static."""
   def change(forward):
     return lambda params, tokens, positions, *args: forward(
         params, tokens, jnp.minimum(positions, lm.max_length - 1), *args)

@@ -214,12 +214,10 @@ def typical_threshold(distance, probs, typical_p):
 
 
 def _largest(holds, like, bound):
-  """Finds the largest float for which a condition holds, by bisection.
-
-  It holds of 0, and not of `bound`. Bits of non-negative floats, read as
-  integers, have the order of the floats: 31 halvings of an integer interval
-  find an exact threshold `[..., 1]`, or 9 divisions into 16 parts.
-  """
+  """Finds the largest float for which a condition holds, by bisection. It holds
+  of 0, and not of `bound`. Bits of non-negative floats, read as integers, have
+  the order of the floats: 31 halvings of an integer interval find an exact
+  threshold `[..., 1]`, or 9 divisions into 16 parts."""
   holds_at = lambda x: holds(jax.lax.bitcast_convert_type(x, jnp.float32))
 
   def halve(_, bounds):

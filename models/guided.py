@@ -166,11 +166,9 @@ def _read(model, params, tokens) -> types.Cache:
 
 @functools.lru_cache(maxsize=None)
 def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
-  """Returns the model of a negative prompt of `prefix_length + 1` tokens.
-
-  Its feature "begin", `[B, S]`, is where each row's text begins, in the first
-  slot; 0 until the prompt is read.
-  """
+  """Returns the model of a negative prompt of `prefix_length + 1` tokens. Its
+  feature "begin", `[B, S]`, is where each row's text begins, in the first slot;
+  0 until the prompt is read."""
   pair = model, model
 
   @functools.cache

@@ -138,11 +138,9 @@ def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
 
 def from_arcs(arcs, start: int, finals, vocab_size: int, ends) -> Automaton:
   """Returns the automaton of the arcs of each state, as `from_transitions`.
-
   `arcs` are state -> (tokens, states after them), two arrays; none of the
   tokens is of `ends`. States are taken out of it, since it is large. Raises
-  NoText if no text is possible, ValueError beyond `MAX_BYTES`.
-  """
+  NoText if no text is possible, ValueError beyond `MAX_BYTES`."""
   finals = set(finals)
   live = _live(arcs, finals)
   if start not in live:
@@ -301,11 +299,8 @@ def _live(arcs, finals):
 
 
 def _words(name, strings, names):
-  """Returns the symbols that stop strings are met by.
-
-  A string that names special tokens is two words: with these tokens, and
-  spelled out in bytes.
-  """
+  """Returns the symbols that stop strings are met by. A string that names
+  special tokens is two words: with these tokens, and spelled out in bytes."""
   words = [tuple(values.utf8(name, x) if isinstance(x, str) else bytes(x))
            for x in strings]
   return list(dict.fromkeys([*words, *(
@@ -314,12 +309,10 @@ def _words(name, strings, names):
 
 
 def _search(words):
-  """Returns the search for any of several words.
-
-  That is `[Q, S]` int32, the state after each symbol; the state in which a word
-  was met; and the symbols of the special tokens that occur, numbered from 256
-  on: a dict from tokens to sequences of one.
-  """
+  """Returns the search for any of several words. That is `[Q, S]` int32, the
+  state after each symbol; the state in which a word was met; and the symbols of
+  the special tokens that occur, numbered from 256 on: a dict from tokens to
+  sequences of one."""
   num_bytes = token_text.NUM_BYTES
   special = sorted({x for word in words for x in word if x >= num_bytes})
   numbers = {x: num_bytes + i for i, x in enumerate(special)}

@@ -22,10 +22,8 @@ def split_by_compiler() -> dict[str, int]:
 
 
 def is_on_one_device() -> bool:
-  """Returns whether arrays are of one device, but for `split_by_compiler`.
-
-  True inside of a `jax.shard_map`. Elsewhere the compiler may split any array.
-  """
+  """Returns whether arrays are of one device, but for `split_by_compiler`. True
+  inside of a `jax.shard_map`. Elsewhere the compiler may split any array."""
   mesh = jax.sharding.get_abstract_mesh()
   return AxisType.Manual in mesh.axis_types or jax.device_count() == 1
 

@@ -55,11 +55,8 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:
-  """Runs the target on the last token of each prompt as well.
-
-  From then on its cache holds the whole text, and `carry` are the logits
-  `[B, V]` after it.
-  """
+  """Runs the target on the last token of each prompt as well. From then on its
+  cache holds the whole text, and `carry` are the logits `[B, V]` after it."""
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache,
       token_buffer.newest(state, 1), 1)

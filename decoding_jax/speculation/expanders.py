@@ -323,9 +323,7 @@ def _fresh(inner, tree, level, nodes, newest, length, late):
 
 def _of_own_model(logits, width):
   """Returns logits `[B, max(W, models), V]` of a level's nodes by their models.
-
-  `logits` has `[B, T, V]` of each; of a root, all are kept.
-  """
+  `logits` has `[B, T, V]` of each; of a root, all are kept."""
   each = max(width // len(logits), 1)
   starts = range(0, width, each) if width > 1 else [0] * len(logits)
   return jnp.concatenate([
@@ -382,9 +380,7 @@ def _best(key, log_probs, counts):
 
 def _sample_and_best(key, log_probs, counts):
   """Of each node a sample of what the most probable children leave, and them.
-
-  They are one less than the node has children, and leave one token of mass.
-  """
+  They are one less than the node has children, and leave one token of mass."""
   keys, vocab_size = random.split(key, len(log_probs)), log_probs.shape[-1]
   draw = lambda key, rest: sampling.gumbel_top_k(key, rest, 1)
   if max(counts) < 2:

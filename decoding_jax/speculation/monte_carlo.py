@@ -29,10 +29,8 @@ _DOWN, _NEW, _END = range(3)
 @flax.struct.dataclass
 class _Nodes:
   """The nodes of one row, the root first; children are 0 where there is none.
-
   `known` are tokens `[M, K]`, scores `[M, K]` and states `[M, K, ...]` of what
-  may come after a node.
-  """
+  may come after a node."""
   tokens: Array
   parents: Array
   depths: Array
@@ -44,9 +42,7 @@ class _Nodes:
 
 def expand(key, layout: FreeLayout, simulations: int, start, successors):
   """Returns the N most visited of S `simulations`, as `best_first.expand`.
-
-  Scores `[K]` of `successors` are no probabilities: 0 where there is none.
-  """
+  Scores `[K]` of `successors` are no probabilities: 0 where there is none."""
   size = 1 + simulations
   blank = lambda x: jnp.broadcast_to(x[None], (size, *x.shape))
   whole, known = jnp.zeros(size, jnp.int32), successors(start)

@@ -94,10 +94,8 @@ def _prepare(depth, draw, context: Context, drafting: rounds.Drafting):
 
 def draft(depth, draw, keys, context: Context, cache, last):
   """Drafts D tokens after `last [B]`, which the draft model's cache lacks.
-
-  Returns tokens `[B, D]`, the log-probabilities `[B, D, V]` that they are
-  drawn of, and the cache with all but the last of them.
-  """
+  Returns tokens `[B, D]`, the log-probabilities `[B, D, V]` that they are drawn
+  of, and the cache with all but the last of them."""
   def step(carry, keys):
     token, cache = carry
     logits, cache = greedy_rollout.extend(

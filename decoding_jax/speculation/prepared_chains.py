@@ -176,10 +176,8 @@ def _prepare(guesses, draw, context: Context, drafting: rounds.Drafting):
 
 
 def _guess(guesses, chain, log_probs):
-  """Returns `[B, G]` int32, the likeliest tokens after each prefix.
-
-  The next token of the chain is none of them: it is rejected or accepted.
-  """
+  """Returns `[B, G]` int32, the likeliest tokens after each prefix. The next
+  token of the chain is none of them: it is rejected or accepted."""
   tokens = jax.lax.broadcasted_iota(jnp.int32, log_probs.shape, 2)
   following = jnp.pad(chain, ((0, 0), (0, 1)), constant_values=-1)
   others = jnp.where(tokens == following[..., None], -jnp.inf, log_probs)

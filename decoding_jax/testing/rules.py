@@ -119,10 +119,8 @@ def _integrals(rule, uniforms, target, draft, tokens, valid, weights):
 
 def quasi_random(points: int, dimensions: int) -> np.ndarray:
   """Returns `[points, dimensions]` float32 of an evenly spread sequence.
-
   Multiples of the powers of the root of x^(d+1) = x + 1, the golden ratio for
-  one dimension, modulo 1.
-  """
+  one dimension, modulo 1."""
   root = 2.0
   for _ in range(64):
     root = (1 + root)**(1 / (dimensions + 1))

@@ -38,11 +38,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):
 
 
 def save(path, readers: dict[str, Callable[[], np.ndarray]]) -> None:
-  """Writes parameters as `ocp.StandardCheckpointer` would.
-
-  `readers` are functions by names such as
-  "layers/layer_0/attention/key/kernel".
-  """
+  """Writes parameters as `ocp.StandardCheckpointer` would. `readers` are
+  functions by names such as "layers/layer_0/attention/key/kernel"."""
   tree = {}
   for name, read in readers.items():
     *path_to, last = name.split("/")

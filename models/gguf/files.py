@@ -70,12 +70,10 @@ def is_gguf(path) -> bool:
 
 
 def read(path) -> File:
-  """Reads metadata and descriptions of tensors, of all parts of a split file.
-
-  A split file is named by its first part, "...-00001-of-0000N.gguf". Raises
+  """Reads metadata and descriptions of tensors, of all parts of a split file. A
+  split file is named by its first part, "...-00001-of-0000N.gguf". Raises
   FileNotFoundError for a missing part, and ValueError naming the file if it is
-  damaged, of another version, no first part, or without the package `gguf`.
-  """
+  damaged, of another version, no first part, or without the package `gguf`."""
   path = pathlib.Path(path)
   try:
     about = path.stat()

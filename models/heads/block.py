@@ -173,12 +173,10 @@ def _projected(config, params, x, cache, slots):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters: `network`, and tables by token.
-
-  These are `markov_in [V, r]` and `markov_out [N, r]` for a bias by the token
-  before, and, if the N tokens that it can draft are not all, `tokens [N]`
-  int32, the first ones, and their rows `output [N, F]` of the target's.
-  """
+  """Returns random parameters: `network`, and tables by token. These are
+  `markov_in [V, r]` and `markov_out [N, r]` for a bias by the token before,
+  and, if the N tokens that it can draft are not all, `tokens [N]` int32, the
+  first ones, and their rows `output [N, F]` of the target's."""
   cfg = config.layers
   x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
   params = {"network": _Network(config).lazy_init(

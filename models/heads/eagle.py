@@ -121,11 +121,9 @@ class Network(nn.Module):
           jnp.dtype(layer.dtype))
 
   def __call__(self, embeddings, hidden, features, cache, block, slot, view):
-    """Returns `[B, T, width]` of the layer, and its block.
-
-    It reads `embeddings [B, T, F]` of tokens, and `hidden [B, T, width]` that
-    it made itself or, if that is None, the target's `features`.
-    """
+    """Returns `[B, T, width]` of the layer, and its block. It reads `embeddings
+    [B, T, F]` of tokens, and `hidden [B, T, width]` that it made itself or, if
+    that is None, the target's `features`."""
     if hidden is None:
       features = [x.astype(embeddings.dtype) for x in features]
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
@@ -198,11 +196,9 @@ def head(config: Config, target) -> Head:
 
 
 def init(key, config: Config, target):
-  """Returns random parameters: `layer`, and tables by token.
-
-  These are `embedding` and `tokens [draft_vocab]` int32, the first ones, where
-  the head has its own, and a shared `output [draft_vocab, F]`.
-  """
+  """Returns random parameters: `layer`, and tables by token. These are
+  `embedding` and `tokens [draft_vocab]` int32, the first ones, where the head
+  has its own, and a shared `output [draft_vocab, F]`."""
   return own_features.init(Network, key, config, target,
                            config.num_features or config.version)
 

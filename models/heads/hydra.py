@@ -52,10 +52,8 @@ class _Heads(nn.Module):
 
   @nn.compact
   def __call__(self, x, only=None):
-    """Returns logits `[..., V]` of each head, or of number `only` alone.
-
-    `x [..., (1 + H) F]` is a hidden state and the embeddings of H tokens.
-    """
+    """Returns logits `[..., V]` of each head, or of number `only` alone. `x
+    [..., (1 + H) F]` is a hidden state and the embeddings of H tokens."""
     cfg, dim = self.config, self.target.dim
     linear = functools.partial(layers.Linear, dim, True,
                                jnp.dtype(self.target.dtype),

@@ -167,9 +167,8 @@ def _network(spec, params, *arguments, **named):
 
 def init(key, config: Config, target):
   """Returns random parameters: `network`, `mask_hidden`, tables by token.
-
-  `mask_hidden [1, F]` is of all features; the tables are those of `eagle.init`.
-  """
+  `mask_hidden [1, F]` is of all features; the tables are those of
+  `eagle.init`."""
   layers = config.layers
   embeddings, _, features = own_features.abstract_features(
       config, layers, target, config.num_features)

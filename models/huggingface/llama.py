@@ -31,11 +31,9 @@ _ALWAYS, _SWITCHED, _TYPED = "always", "switched", "typed"
 
 
 def parse(fields, family, common):
-  """Returns more fields of `transformer.Config` than the `common` ones.
-
-  They are taken out of `fields`, what is left there is unknown. Raises
-  ValueError for a field that is wrong or not supported.
-  """
+  """Returns more fields of `transformer.Config` than the `common` ones. They
+  are taken out of `fields`, what is left there is unknown. Raises ValueError
+  for a field that is wrong or not supported."""
   row = FAMILIES[family]
   heads, head_dim = (_take(fields, name, None)
                      for name in ("num_key_value_heads", "head_dim"))

@@ -33,10 +33,8 @@ _WHOLE = parameters.WHOLE
 
 class Packing(NamedTuple):
   """Tokens of all rows in one, `[1, P, F]`, of which attention has rows again.
-
   `tokens [P]` are indices into B * T; `places [B, T]` are those into P, any
-  index for a token that is not packed.
-  """
+  index for a token that is not packed."""
   tokens: types.Array
   places: types.Array
 
@@ -190,10 +188,8 @@ class FeedForward(nn.Module):
 
 
 class Mixture(nn.Module):
-  """Gated feed-forward layers, of which each token uses a few.
-
-  And a shared one that all tokens use, where the architecture has it.
-  """
+  """Gated feed-forward layers, of which each token uses a few. And a shared one
+  that all tokens use, where the architecture has it."""
   config: Any
 
   @nn.compact
@@ -296,11 +292,10 @@ class Layer(nn.Module):
 
   @nn.compact
   def __call__(self, x, kv, narrow, slot, views):
-    """Returns `[B, T, F]`, and the block with what fresh tokens add to it.
-
-    `kv` is of `views.kv_of_layers`, of this layer, or what another mixer reads;
-    `narrow []` says which of two views is its own (the second), None for one.
-    """
+    """Returns `[B, T, F]`, and the block with what fresh tokens add to it. `kv`
+    is of `views.kv_of_layers`, of this layer, or what another mixer reads;
+    `narrow []` says which of two views is its own (the second), None for
+    one."""
     cfg = self.config
     view = views[0] if narrow is None else jax.tree.map(
         lambda full, other: jnp.where(narrow, other, full), *views)

@@ -52,9 +52,7 @@ def gain(config) -> float:
 
 def rotate(x, by: RotaryAngles):
   """Rotates `[B, T, heads, C]`; channels i and i + planes are one plane.
-
-  Channels after all planes are unchanged.
-  """
+  Channels after all planes are unchanged."""
   planes = by.cos.shape[-1]
   pairs, rest = jnp.split(x, [2 * planes], axis=-1)
   pairs = pairs.astype(jnp.float32).reshape(*x.shape[:-1], 2, planes)

@@ -161,10 +161,8 @@ def register(name: str, engine: Engine, pieces: Sequence[bytes],
 
 def with_deep_stack(function):
   """Returns what a function returns, which may recur deeply in native code.
-
   Engines follow references of a grammar by recursion: a chain of a thousand
-  would end the process on a stack of the usual size.
-  """
+  would end the process on a stack of the usual size."""
   with futures.ThreadPoolExecutor(1) as pool:
     with _STACK_LOCK:
       usual = threading.stack_size(_STACK_BYTES)
@@ -181,11 +179,9 @@ def host_times(params: HostGrammar) -> HostTimes:
 
 
 def host_grammar() -> LogitsProcessor:
-  """Returns the processor that allows what a grammar on the host allows.
-
-  Its parameters are a `HostGrammar`, which reads the generated tokens. Another
-  one of as many tokens compiles nothing.
-  """
+  """Returns the processor that allows what a grammar on the host allows. Its
+  parameters are a `HostGrammar`, which reads the generated tokens. Another one
+  of as many tokens compiles nothing."""
   return _PROCESSOR
 
 

@@ -97,9 +97,7 @@ def _propose(layout, width, repeat, grow, keys, context: Context,
 def _grow(width, branching, min_probability, min_share, warper, logits,
           graph: _Graph, start) -> _Graph:
   """Adds the children of a level, the best new ones as the next level's nodes.
-
-  Of one row; `logits` are `[W, V]`, of the nodes from `start` on.
-  """
+  Of one row; `logits` are `[W, V]`, of the nodes from `start` on."""
   shares, tokens = sampling.top_k(jnp.exp(sampling.log_probs(warper, logits)),
                                   branching)
   own = start + jnp.arange(len(logits))

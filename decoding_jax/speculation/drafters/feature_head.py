@@ -17,11 +17,9 @@ from decoding_jax.types import (AppliedParams, Context, DecodeState, DraftTree,
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
-  """Reads the prompts, as many tokens at a time as the prefill does.
-
-  What prompts share is read once, and then kept in each row. A ValueError
-  says so if the target does not keep what the head reads.
-  """
+  """Reads the prompts, as many tokens at a time as the prefill does. What
+  prompts share is read once, and then kept in each row. A ValueError says so if
+  the target does not keep what the head reads."""
   head, cache = context.draft, state.target_cache
   _check_widths(head, cache)
   batch, after = len(context.prompts), context.prompts[:, 1:]

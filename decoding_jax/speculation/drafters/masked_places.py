@@ -24,11 +24,9 @@ from decoding_jax.validation import values
 
 @functools.lru_cache(maxsize=None)
 def masked(expander: Expander, window: int) -> Drafter:
-  """Makes the drafter of a masked-diffusion model, see `canvas.as_draft`.
-
-  It calls the model once a step, however deep the tree; the model reads the
-  last `window` tokens of the text.
-  """
+  """Makes the drafter of a masked-diffusion model, see `canvas.as_draft`. It
+  calls the model once a step, however deep the tree; the model reads the last
+  `window` tokens of the text."""
   values.check_positive("window", window)
   # The noise of its levels is its own: no `noise_keys` are set.
   draws = (Draws.ARBITRARY if expander.draws == Draws.SHARED_NOISE

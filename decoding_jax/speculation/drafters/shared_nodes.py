@@ -79,11 +79,9 @@ def _observe(observe, context: Context, before: DecodeState,
 
 def expected_acceptance(layout: Layout, tree: DraftTree):
   """Returns `[B, M]` log-probabilities of acceptance, before tokens are known.
-
   A sample of a distribution whose largest probability is m is taken to be
   accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike: they
-  depend on a node's ancestors and the siblings of these alone.
-  """
+  depend on a node's ancestors and the siblings of these alone."""
   largest = jnp.exp(tree.log_probs.max(axis=-1))
   missed = (1 - _LEAST) * (1 - jnp.minimum(largest, 1)**3)
   order = jnp.arange(tree.tokens.shape[1])
@@ -102,10 +100,8 @@ def expected_acceptance(layout: Layout, tree: DraftTree):
 
 def choose(scores, number: int):
   """Returns `[B, M]` bool, roots and N nodes of the highest `scores [B, M]`.
-
   -inf is never chosen, of equal scores the lower index is. With a node its
-  parent is chosen, if that has no lower score and no higher index.
-  """
+  parent is chosen, if that has no lower score and no higher index."""
   flat = scores[:, 1:].ravel()
   highest, best = kernels.top_k(flat, number)
   chosen = jnp.zeros(flat.shape, bool).at[best].set(highest > -jnp.inf)
@@ -114,10 +110,8 @@ def choose(scores, number: int):
 
 
 def propose(grown, budget, score, keys, context: Context, state: DecodeState):
-  """Proposes a beam, in which the nodes of the best scores are valid.
-
-  `budget` is `(B) -> N`, `score` is `(layout, tree) -> [B, M]`.
-  """
+  """Proposes a beam, in which the nodes of the best scores are valid. `budget`
+  is `(B) -> N`, `score` is `(layout, tree) -> [B, M]`."""
   tree, pending = language_model.propose(grown, keys, context, state)
   return _with_best(tree, score(grown.layout, tree), budget, state), pending
 

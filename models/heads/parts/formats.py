@@ -138,10 +138,8 @@ def architecture(fields: dict) -> str | None:
 
 def kept(folder: Folder, inner: dict) -> tuple[int, ...]:
   """Returns the layers whose outputs a head reads; () where none are named.
-
   `inner` is its own object in the config. Raises ValueError for layers that the
-  target does not have.
-  """
+  target does not have."""
   fields, count = folder.fields, folder.target.num_layers
   before = next((fields[x] for x in IDS if x in fields), ())
   after = next((x[name] for x in (inner, fields)
@@ -159,11 +157,9 @@ def last(target) -> tuple[int, ...]:
 
 
 def three_layers(target) -> tuple[int, ...]:
-  """Returns the layers that EAGLE-3 reads where its files name none.
-
-  They are 2, n // 2 and n - 3 of n layers in counts of layers before the
-  feature, as files have it; a target of few layers gives what it has.
-  """
+  """Returns the layers that EAGLE-3 reads where its files name none. They are
+  2, n // 2 and n - 3 of n layers in counts of layers before the feature, as
+  files have it; a target of few layers gives what it has."""
   count = target.num_layers
   return tuple(min(max(x - 1, 0), count - 1)
                for x in (2, count // 2, count - 3))
@@ -233,11 +229,8 @@ def layer_fields(config, dtype: str) -> dict:
 
 
 def checked(fields: dict, known: dict) -> dict:
-  """Returns fields that are not null, whose types have been checked.
-
-  `known` has a `Field` by name, or a dict of them for an object, {} for the
-  same.
-  """
+  """Returns fields that are not null, whose types have been checked. `known`
+  has a `Field` by name, or a dict of them for an object, {} for the same."""
   found = {}
   for name, value in fields.items():
     if value is None:

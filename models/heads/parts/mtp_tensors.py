@@ -48,11 +48,9 @@ class Found(NamedTuple):
 
 
 def find(tensors) -> Found | None:
-  """Returns the first module among tensors, a dict; None if there is none.
-
-  It drafts all tokens, as it does in SGLang: others are for the second token
-  and those after it.
-  """
+  """Returns the first module among tensors, a dict; None if there is none. It
+  drafts all tokens, as it does in SGLang: others are for the second token and
+  those after it."""
   if PROJECTION in tensors:
     return Found({name: x for name, x in tensors.items()
                   if name.startswith(PREFIX)}, False)

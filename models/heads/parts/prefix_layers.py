@@ -100,10 +100,8 @@ def newest(x, count, before):
 
 
 def alone(config, cache, positions):
-  """Returns views of tokens `[B, T]` that each see themselves alone.
-
-  For their keys and values, when nothing else is asked for.
-  """
+  """Returns views of tokens `[B, T]` that each see themselves alone. For their
+  keys and values, when nothing else is asked for."""
   batch, width = positions.shape
   mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
   return views.of(config, cache, positions, mask)

@@ -70,11 +70,9 @@ def roots(length: int, first: int, depth: int):
 
 
 def with_chains(length: int, places, count: int):
-  """Returns how a text of T tokens and chains of C after A of them attend.
-
-  A chain sees the text up to its place, and itself. Returns `[T + A C]` int32
-  positions, and the mask `[T + A C, T + A C]`.
-  """
+  """Returns how a text of T tokens and chains of C after A of them attend. A
+  chain sees the text up to its place, and itself. Returns `[T + A C]` int32
+  positions, and the mask `[T + A C, T + A C]`."""
   places, order = np.asarray(places), np.arange(count)
   positions = np.concatenate(
       [np.arange(length), (places[:, None] + 1 + order).ravel()])
