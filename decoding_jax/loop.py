@@ -57,18 +57,12 @@ class Request:
 
 @flax.struct.dataclass
 class Run:
-  """A generation between two steps.
-
-  Attributes:
-    decoder: of the method; static.
-    context: models, parameters and prompts.
-    state: text, caches and counts so far.
-    steps: `[]` int32, steps in which some row was not done.
-  """
+  """A generation between two steps."""
+  # Of the method; static
   decoder: Decoder = flax.struct.field(pytree_node=False)
-  context: Context
-  state: DecodeState
-  steps: Array
+  context: Context  # Models, parameters and prompts
+  state: DecodeState  # Text, caches and counts so far
+  steps: Array  # `[]` int32, steps in which some row was not done
 
   @property
   def tokens(self) -> Array:

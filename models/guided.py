@@ -104,16 +104,11 @@ def _mixture(models, shares):
 
 
 class GuidedParams(NamedTuple):
-  """Parameters of `classifier_free`.
-
-  Attributes:
-    model: those of the model.
-    prefix: a cache of one row, of the negative prompt without its last token.
-    last: `[]` int32, that token.
-  """
-  model: types.Params
+  """Parameters of `classifier_free`."""
+  model: types.Params  # Those of the model
+  # A cache of one row, of the negative prompt without its last token
   prefix: types.Cache
-  last: types.Array
+  last: types.Array  # `[]` int32, that token
 
 
 def classifier_free(model: types.LanguageModel, params: types.Params,

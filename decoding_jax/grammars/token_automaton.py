@@ -31,15 +31,10 @@ class Automaton:
 
   Tokens that lead to the same states everywhere are of one class, so that the
   table of Q states has C columns instead of V.
-
-  Attributes:
-    allowed: `[Q, V / 32]` uint32, bit b of word w for token `32 w + b`.
-    classes: `[V]` int32, the class of each token.
-    following: `[Q, C]` int32, the state after a token; `NONE` where the token
-      is forbidden.
   """
-  allowed: Array
-  classes: Array
+  allowed: Array  # `[Q, V / 32]` uint32, bit b of word w for token `32 w + b`
+  classes: Array  # `[V]` int32, the class of each token
+  # `[Q, C]` int32, the state after a token; `NONE` where the token is forbidden
   following: Array
 
 

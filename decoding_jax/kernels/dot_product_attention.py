@@ -32,16 +32,11 @@ _ROWS = -4
 
 
 class Span(NamedTuple):
-  """Slots that are seen, from `start` to before `stop`.
-
-  Attributes:
-    stop: `[B]` int32.
-    start: `[B, T]` int32; None for 0.
-    layer: `[]` int32, of keys and values with an axis of layers in front; None
-      for those of one layer.
-  """
-  stop: jax.Array
-  start: jax.Array | None = None
+  """Slots that are seen, from `start` to before `stop`."""
+  stop: jax.Array  # `[B]` int32
+  start: jax.Array | None = None  # `[B, T]` int32; None for 0
+  # `[]` int32, of keys and values with an axis of layers in front; None for
+  # those of one layer
   layer: jax.Array | None = None
 
 

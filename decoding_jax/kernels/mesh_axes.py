@@ -30,16 +30,12 @@ def is_on_one_device() -> bool:
 
 @flax.struct.dataclass
 class SplitSlots:
-  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache.
-
-  Attributes:
-    array: `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device
-      having an n-th of the axis of s H.
-    ways: s, static.
-    axis: of the slots, -1 or -2; static.
-  """
+  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache."""
+  # `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device having
+  # an n-th of the axis of s H
   array: jax.Array
-  ways: int = flax.struct.field(pytree_node=False)
+  ways: int = flax.struct.field(pytree_node=False)  # S, static
+  # Of the slots, -1 or -2; static
   axis: int = flax.struct.field(pytree_node=False)
 
   @property

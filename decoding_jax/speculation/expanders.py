@@ -67,16 +67,10 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
 
 
 class Nodes(NamedTuple):
-  """The nodes of a level.
-
-  Attributes:
-    start: `[]` int32, the index of the first one.
-    width: W, how many they are.
-    is_root: whether it is the level of the root.
-  """
-  start: Array
-  width: int
-  is_root: bool
+  """The nodes of a level."""
+  start: Array  # `[]` int32, the index of the first one
+  width: int  # W, how many they are
+  is_root: bool  # Whether it is the level of the root
 
   def of(self, x, axis):
     """Returns their part of an array."""

@@ -54,27 +54,21 @@ class Carry:
 
 
 class Rounds(NamedTuple):
-  """A step in parts; functions of all rows.
-
-  Attributes:
-    begin: `(context, state) -> Carry`.
-    propose: `(context, Drafting) -> (early, Drafting)`, what the target must
-      have before it scores; a tree of arrays with rows first.
-    score: `(context, DecodeState, early) -> (logits, cache)`.
-    prepare: `(context, Drafting) -> (late, Drafting)`, what it must have before
-      it settles, as `early`.
-    settle: `(context, DecodeState, early, late, logits) -> DecodeState`, whose
-      `carry.outcome` is new.
-    depth: D, tokens that a round accepts at most.
-    counts: names of `Stats.extra`.
-  """
-  begin: Callable[..., Carry]
+  """A step in parts; functions of all rows."""
+  begin: Callable[..., Carry]  # `(context, state) -> Carry`
+  # `(context, Drafting) -> (early, Drafting)`, what the target must have before
+  # it scores; a tree of arrays with rows first
   propose: Callable[..., tuple[Any, Drafting]]
+  # `(context, DecodeState, early) -> (logits, cache)`
   score: Callable[..., tuple[Array, Cache]]
+  # `(context, Drafting) -> (late, Drafting)`, what it must have before it
+  # settles, as `early`
   prepare: Callable[..., tuple[Any, Drafting]]
+  # `(context, DecodeState, early, late, logits) -> DecodeState`, whose
+  # `carry.outcome` is new
   settle: Callable[..., DecodeState]
-  depth: int
-  counts: tuple[str, ...]
+  depth: int  # D, tokens that a round accepts at most
+  counts: tuple[str, ...]  # Names of `Stats.extra`
 
 
 def decoder(rounds: Rounds, max_slots_ahead: int,

@@ -29,16 +29,10 @@ _KEYS = 64
 
 
 class Trees(NamedTuple):
-  """All trees that can be drawn.
-
-  Attributes:
-    layout: of each.
-    tree: a `DraftTree` of n rows, of numpy arrays.
-    probs: `[n]` float64, the probability of each draw.
-  """
-  layout: Layout
-  tree: DraftTree
-  probs: np.ndarray
+  """All trees that can be drawn."""
+  layout: Layout  # Of each
+  tree: DraftTree  # A `DraftTree` of n rows, of numpy arrays
+  probs: np.ndarray  # `[n]` float64, the probability of each draw
 
 
 def siblings(draws: Draws, probs, count: int):

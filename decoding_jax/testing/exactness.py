@@ -24,18 +24,12 @@ _LEAST_EXPECTED = 5
 
 
 class Fit(NamedTuple):
-  """How texts fit a distribution.
-
-  Attributes:
-    p_value: of chi-square.
-    distance: total variation between the frequencies and the distribution.
-    by_chance: what it is on average for samples of that distribution.
-    target_calls: of a text, on average.
-  """
-  p_value: float
+  """How texts fit a distribution."""
+  p_value: float  # Of chi-square
+  # Total variation between the frequencies and the distribution
   distance: float
-  by_chance: float
-  target_calls: float
+  by_chance: float  # What it is on average for samples of that distribution
+  target_calls: float  # Of a text, on average
 
   @property
   def is_close(self) -> bool:

@@ -27,23 +27,15 @@ _UNKNOWN = {Draws.OF_SEVERAL, Draws.SHARED_NOISE}
 
 
 class NodeError(NamedTuple):
-  """Where a rule emits another distribution than the target's.
-
-  Attributes:
-    drafter: name of the distribution that children are drawn from.
-    children: K.
-    token: whose probability is off.
-    probability, expected: what it is, and the target's.
-    allowed: by how much it may be off.
-    node: number among the nodes that are tested.
-  """
-  drafter: str
-  children: int
-  token: int
+  """Where a rule emits another distribution than the target's."""
+  drafter: str  # Name of the distribution that children are drawn from
+  children: int  # K
+  token: int  # Whose probability is off
+  # What it is, and the target's
   probability: float
   expected: float
-  allowed: float
-  node: int
+  allowed: float  # By how much it may be off
+  node: int  # Number among the nodes that are tested
 
   def __str__(self):
     return (f"rule, node {self.node} with {self.children} children of drafter "

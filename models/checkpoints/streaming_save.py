@@ -19,12 +19,8 @@ _FILE_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-  """An array that has not been read yet.
-
-  Attributes:
-    read: `() -> numpy array`.
-  """
-  read: Callable[[], np.ndarray]
+  """An array that has not been read yet."""
+  read: Callable[[], np.ndarray]  # `() -> numpy array`
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):

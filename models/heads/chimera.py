@@ -44,15 +44,11 @@ _KEY_AXIS, _VALUE_AXIS = 3, 2
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layer: a `transformer.Config` with the sizes of the full context encoder.
-      Files hold none of them: they are those of the target's layers there.
-    heads: output layers: the levels that it can draft.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of the full context encoder. Files
+  # hold none of them: they are those of the target's layers there.
   layer: Any
-  heads: int = 4
+  heads: int = 4  # Output layers: the levels that it can draft
 
   def __post_init__(self):
     if self.layer.window:

@@ -35,13 +35,10 @@ _PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 
 @dataclasses.dataclass(frozen=True)
 class Config(medusa.Config):
-  """Sizes of the heads.
-
-  Attributes:
-    prefix: a `transformer.Config` of the layer that reads the hidden states
-      first (Hydra++), or None. Files hold none of its sizes, which are those of
-      the target's layers there.
-  """
+  """Sizes of the heads."""
+  # A `transformer.Config` of the layer that reads the hidden states first
+  # (Hydra++), or None. Files hold none of its sizes, which are those of the
+  # target's layers there.
   prefix: Any = None
 
 

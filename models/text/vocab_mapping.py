@@ -32,14 +32,9 @@ _SPACES = str.maketrans("\u0120\u2581", "  ")
 
 
 class Table(NamedTuple):
-  """Tokens of a target as tokens of a drafter; V is the target's.
-
-  Attributes:
-    ids: `[V]` int32, what the drafter reads instead of each token.
-    common: `[V]` bool, tokens that the drafter has too, and drafts.
-  """
-  ids: types.Array
-  common: types.Array
+  """Tokens of a target as tokens of a drafter; V is the target's."""
+  ids: types.Array  # `[V]` int32, what the drafter reads instead of each token
+  common: types.Array  # `[V]` bool, tokens that the drafter has too, and drafts
 
 
 class MappedParams(NamedTuple):

@@ -30,19 +30,15 @@ _TracedOnce = nn.jit(layers.Layer)
 
 
 class Decoder(nn.Module):
-  """Token and position embedding, layers, output layer.
-
-  Attributes:
-    config: the architecture.
-    kept: layers whose outputs the block keeps as hidden states; the number
-      after the last layer's is the input of the output layer.
-    prompts: rows of a table that ids outside of the vocabulary name, -1, -2,
-      ... and V, V + 1, ...
-    first: the layer that runs first, on a residual stream that is given.
-  """
-  config: architecture.Config
+  """Token and position embedding, layers, output layer."""
+  config: architecture.Config  # The architecture
+  # Layers whose outputs the block keeps as hidden states; the number after the
+  # last layer's is the input of the output layer
   kept: tuple[int, ...] = ()
+  # Rows of a table that ids outside of the vocabulary name, -1, -2, ... and V,
+  # V + 1, ...
   prompts: int = 0
+  # The layer that runs first, on a residual stream that is given
   first: int = 0
 
   @nn.compact

@@ -21,14 +21,9 @@ _IN_STACK = tuple(map(jax.tree_util.DictKey, (_LAYERS, _STACK)))
 
 @flax.struct.dataclass
 class InStack:
-  """The part of a layer in arrays of all layers, which is not sliced yet.
-
-  Attributes:
-    stack: arrays `[L, ...]`.
-    layer: `[]` int32.
-  """
-  stack: Any
-  layer: types.Array
+  """The part of a layer in arrays of all layers, which is not sliced yet."""
+  stack: Any  # Arrays `[L, ...]`
+  layer: types.Array  # `[]` int32
 
 
 def in_stack(x) -> InStack:

@@ -36,14 +36,9 @@ _AT_ONCE = 2**20
 
 @flax.struct.dataclass
 class Matrix:
-  """A matrix `values * scales`, or several.
-
-  Attributes:
-    values: `[..., out, in]` int8, -127 to 127.
-    scales: `[..., out, 1]` float32, at least 0.
-  """
-  values: types.Array
-  scales: types.Array
+  """A matrix `values * scales`, or several."""
+  values: types.Array  # `[..., out, in]` int8, -127 to 127
+  scales: types.Array  # `[..., out, 1]` float32, at least 0
 
 
 def is_matrix(x) -> bool:

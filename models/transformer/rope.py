@@ -16,14 +16,11 @@ _BOUNDS = {
 
 
 class RotaryAngles(NamedTuple):
-  """Cosines and sines of the angles that rotate planes of channels.
-
-  Attributes:
-    cos: `[B, T, 2, planes]` float32, with the gain of the scaling, once for
-      each half of the channels.
-    sin: `[B, T, 2, planes]` float32, the same; negative for the first half.
-  """
+  """Cosines and sines of the angles that rotate planes of channels."""
+  # `[B, T, 2, planes]` float32, with the gain of the scaling, once for each
+  # half of the channels
   cos: types.Array
+  # `[B, T, 2, planes]` float32, the same; negative for the first half
   sin: types.Array
 
 

@@ -60,28 +60,17 @@ class Engine(NamedTuple):
 
 @flax.struct.dataclass
 class HostGrammar:
-  """The parameters of `host_grammar()`.
-
-  Attributes:
-    number: `[]` int32, of the grammar within this process.
-    ends: `[V]` bool, tokens that end a text.
-  """
-  number: Array
-  ends: Array
+  """The parameters of `host_grammar()`."""
+  number: Array  # `[]` int32, of the grammar within this process
+  ends: Array  # `[V]` bool, tokens that end a text
 
 
 @dataclasses.dataclass
 class HostTimes:
-  """Calls of the host by a grammar.
-
-  Attributes:
-    calls: by the compiled programs.
-    masks: that the engine has computed.
-    seconds: in these calls, together.
-  """
-  calls: int = 0
-  masks: int = 0
-  seconds: float = 0.0
+  """Calls of the host by a grammar."""
+  calls: int = 0  # By the compiled programs
+  masks: int = 0  # That the engine has computed
+  seconds: float = 0.0  # In these calls, together
 
 
 @dataclasses.dataclass

@@ -12,15 +12,10 @@ from models.heads.parts import target_ends
 
 
 class Spec(NamedTuple):
-  """What the functions of a head are of.
-
-  Attributes:
-    config: of the head.
-    target: the architecture of the target.
-    part: what sets a head apart from its kin, such as a `cells.Cell`.
-  """
-  config: Any
-  target: Any
+  """What the functions of a head are of."""
+  config: Any  # Of the head
+  target: Any  # The architecture of the target
+  # What sets a head apart from its kin, such as a `cells.Cell`
   part: Any = None
 
 

@@ -45,57 +45,43 @@ _HEAD, _CONFIG, _KEPT = "decoding_jax_head", "config", "target_layer_ids"
 
 
 class Folder(NamedTuple):
-  """A folder of a head that is to be read.
-
-  Attributes:
-    path: of the folder.
-    fields: of its `config.json`, whose types have been checked.
-    tensors: dict by name, each with a `shape`.
-    target: the `transformer.Config` of the target.
-    dtype: of parameters and activations.
-    layers: `(fields, prefix="layers.0", family="") -> transformer.Config` of
-      layers as Llama has them, see `models.huggingface.head_layers`.
-  """
-  path: pathlib.Path
-  fields: dict
-  tensors: dict
-  target: Any
-  dtype: str
+  """A folder of a head that is to be read."""
+  path: pathlib.Path  # Of the folder
+  fields: dict  # Of its `config.json`, whose types have been checked
+  tensors: dict  # Dict by name, each with a `shape`
+  target: Any  # The `transformer.Config` of the target
+  dtype: str  # Of parameters and activations
+  # `(fields, prefix="layers.0", family="") -> transformer.Config` of layers as
+  # Llama has them, see `models.huggingface.head_layers`
   layers: Callable[..., Any]
 
 
 class Format(NamedTuple):
-  """How heads of a file are published.
-
-  Attributes:
-    config: `(Folder) -> (config, kept)` of the head, and the layers of the
-      target that it reads.
-    names: `(config, tensors) -> dict` from parameters to tensors; `tensors` is
-      empty when a head is saved.
-    fields: `(config, kept, dtype) -> dict`, the `config.json`.
-    field: of the config, which others have not; "" for none.
-    architectures: classes that a config names.
-    holds: `(tensors) -> whether` they are of such a head.
-    files: dicts from names of files to what the names of their tensors begin
-      with. The first one whose files exist is read, or else the last one; {} is
-      a model's files. The first one is written.
-    known: types of fields, see `FIELDS`.
-    select: `(tensors) -> tensors` of the head by the names of `names`.
-    unused: what names of tensors that are not read may begin with.
-    layer: `(config) -> (transformer.Config, prefix)` of a layer whose tensors,
-      with names that begin so, are more or others than its parameters; these
-      are then named by the prefix and the parameter. None for none.
-  """
+  """How heads of a file are published."""
+  # `(Folder) -> (config, kept)` of the head, and the layers of the target that
+  # it reads
   config: Callable[..., Any]
+  # `(config, tensors) -> dict` from parameters to tensors; `tensors` is empty
+  # when a head is saved
   names: Callable[..., dict[str, str]]
+  # `(config, kept, dtype) -> dict`, the `config.json`
   fields: Callable[..., dict]
-  field: str = ""
-  architectures: tuple[str, ...] = ()
+  field: str = ""  # Of the config, which others have not; "" for none
+  architectures: tuple[str, ...] = ()  # Classes that a config names
+  # `(tensors) -> whether` they are of such a head
   holds: Callable[..., bool] = lambda tensors: False
+  # Dicts from names of files to what the names of their tensors begin with. The
+  # first one whose files exist is read, or else the last one; {} is a model's
+  # files. The first one is written.
   files: tuple[dict[str, str], ...] = ({},)
-  known: dict = {}
+  known: dict = {}  # Types of fields, see `FIELDS`
+  # `(tensors) -> tensors` of the head by the names of `names`
   select: Callable[..., dict] = lambda tensors: tensors
+  # What names of tensors that are not read may begin with
   unused: tuple[str, ...] = ()
+  # `(config) -> (transformer.Config, prefix)` of a layer whose tensors, with
+  # names that begin so, are more or others than its parameters; these are then
+  # named by the prefix and the parameter. None for none.
   layer: Callable[..., Any] = lambda config: None
 
 

@@ -37,14 +37,9 @@ _COPIES = ("shared_head.head.weight", "embed_tokens.weight")
 
 
 class Found(NamedTuple):
-  """The first module of a checkpoint.
-
-  Attributes:
-    tensors: dict by the names of Qwen3-Next.
-    is_mimo: whether it computes as those of MiMo do.
-  """
-  tensors: dict
-  is_mimo: bool
+  """The first module of a checkpoint."""
+  tensors: dict  # Dict by the names of Qwen3-Next
+  is_mimo: bool  # Whether it computes as those of MiMo do
 
 
 def find(tensors) -> Found | None:

@@ -16,14 +16,9 @@ from models.transformer import views
 
 @flax.struct.dataclass
 class State:
-  """What a head has read.
-
-  Attributes:
-    caches: of its layers over pairs, one or none.
-    hidden: `[B, F]` of the last pair.
-  """
-  caches: tuple[Cache, ...]
-  hidden: Array
+  """What a head has read."""
+  caches: tuple[Cache, ...]  # Of its layers over pairs, one or none
+  hidden: Array  # `[B, F]` of the last pair
 
 
 class _Layers(nn.Module):
