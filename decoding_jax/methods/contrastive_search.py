@@ -36,9 +36,6 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
     num_candidates: k, the most probable tokens of the target.
     penalty: alpha, 0 to 1; 0 is greedy decoding.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed; and from
       `generate`, for a target that keeps no features.

@@ -157,9 +157,6 @@ def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
       ones; with `ONE_SAMPLED` (arXiv 2605.04543) these come after a sample of
       the rest; with `SHARED_NOISE` nodes of a level have the same noise.
 
-  Returns:
-    The expander.
-
   Raises:
     ValueError: naming what is wrong.
   """
@@ -186,9 +183,6 @@ def static_tree(children: tuple[tuple[int, ...], ...],
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
     draws: as in `product_tree`.
-
-  Returns:
-    The expander.
 
   Raises:
     ValueError: naming what is wrong.
@@ -279,9 +273,6 @@ def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
       `SHARED_NOISE` children of a node are ordered as in `product_tree`, and
       the beam keeps those whose paths have the largest scores. `ONE_IN_BEAM` is
       `beam.with_one_sample` (after arXiv 2609.21827).
-
-  Returns:
-    The expander.
 
   Raises:
     ValueError: naming what is wrong.

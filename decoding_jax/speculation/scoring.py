@@ -1,8 +1,5 @@
-"""What the target says of a draft tree: the one target forward of a step.
-
-Each function is a `Drafter.score`, or makes one of its first arguments. They
-differ in which nodes they leave out because no verifier will test them.
-"""
+"""The one target forward of a step; functions differ in the nodes they
+score."""
 
 import functools
 

@@ -1,8 +1,7 @@
 """The fixed tree of most expected tokens, for known acceptance rates.
 
-The model of acceptance is that of Sequoia (arXiv 2402.12374, section 3.1): a
-sibling is accepted, where those before it were rejected, with a probability
-that depends on its rank; here on its depth as well. Plain numpy.
+As in Sequoia (arXiv 2402.12374, section 3.1), acceptance depends on the sibling
+rank; here on the depth as well. Plain numpy.
 """
 
 from typing import NamedTuple
@@ -55,14 +54,10 @@ def best_trees(accept: Acceptance, nodes: int, depth: int):
 
 
 def _split(hit, first, rest):
-  """Returns the most that 0, ..., n nodes are worth, and the first one's share.
-
-  Args:
-    hit: the probability that the first sibling is accepted.
-    first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
-    rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
-      it is not.
-  """
+  """Returns the most that 0, ..., n nodes are worth, and the first sibling's
+  share. `hit` is its acceptance probability, `first [n]` the value of a subtree
+  of 1, ..., n nodes below it, `rest [n + 1]` of 0, ..., n nodes among its
+  siblings."""
   values, sizes = np.zeros(len(rest)), np.zeros(len(rest), int)
   for n in range(1, len(rest)):
     own = np.arange(1, n + 1)

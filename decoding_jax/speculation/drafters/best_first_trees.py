@@ -1,10 +1,9 @@
 """Best-first trees: the nodes that the draft model finds most probable.
 
-OPT-Tree (arXiv 2406.17276) and the last step of EAGLE-2 (arXiv 2406.16858). A
-beam search drafts a larger tree. Of it the N nodes whose paths are the most
-probable ones are scored by the target, so that the tree is deep where the draft
-model is sure, and wide where it is not. No node is more probable than its
-parent: the N best nodes of all are a tree.
+OPT-Tree (arXiv 2406.17276) and the last step of EAGLE-2 (arXiv 2406.16858): a
+beam search drafts a larger tree, of which the target scores the N nodes with
+the most probable paths. No node is more probable than its parent, so these form
+a tree.
 """
 
 import functools
@@ -33,9 +32,6 @@ def best_first(nodes: int, width: int, depth: int,
     width: nodes of a level of the beam search.
     depth: D, its levels.
     rank_temperature: of `sharpened`.
-
-  Returns:
-    The drafter.
 
   Raises:
     ValueError: if a size is not a positive integer, or the beam search has

@@ -1,9 +1,8 @@
 """Graph-structured speculative decoding (arXiv 2407.16207): a graph of drafts.
 
-The draft model expands W nodes a level, a forward each. Where the last tokens
-of a draft are those of a node that it has expanded already, in another place,
-what follows there is taken to follow here too: the drafts are a graph, of which
-the most probable paths are unrolled into a tree.
+The draft model expands W nodes a level. Where the last tokens of a draft are
+those of an expanded node, its successors are reused: the most probable paths of
+the graph are unrolled into a tree.
 """
 
 import functools

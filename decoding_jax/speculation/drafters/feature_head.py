@@ -1,8 +1,7 @@
 """Drafting by a head on the target's features, instead of a draft model.
 
-The state of a head is `DecodeState.carry`: what it has read of the committed
-text. Rejected tokens leave no trace there, since it only ever reads tokens that
-were committed, with the features that the target has computed of them.
+A head's state, `DecodeState.carry`, holds committed tokens only, so rejected
+tokens leave no trace.
 """
 
 import jax

@@ -1,10 +1,8 @@
 """Drafts of a masked-diffusion model: all positions by one forward.
 
-The model reads the end of the text and D masked positions after it, and gives a
-distribution at each of them: a product, since no position sees what another one
-is filled with. Any expander grows a tree of it. The children of a node are
-samples of the distribution of its level, whatever the node: verification is
-exact.
+The model reads the end of the text and D masked positions. Its distributions at
+these are independent, so any expander grows a tree from them, and verification
+is exact: children sample the distribution of their level, whatever the node.
 """
 
 import functools

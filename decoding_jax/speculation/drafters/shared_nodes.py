@@ -1,14 +1,10 @@
 """One budget of nodes for all rows of a batch, spent where most is accepted.
 
-With many rows, a tree for each of them is more than a target computes at the
-cost of a token. Here a draft model grows a beam of each row, and of the nodes
-of all rows together the target scores the N that are the most likely ones to be
-accepted: many of a row whose text is easy to draft, none of a row that is done.
-
-Samples that a verifier divides by the probability of are not to be chosen by
-what they are: they are ranked by `expected_acceptance`, a number that is known
-before the token is drawn, and no higher than that of the parent and of the
-sibling before; see docs/exactness.md. Other drafts may be chosen in any way.
+A draft model grows a beam of each row, and the target scores the N nodes of all
+rows that are most likely to be accepted. Samples whose probability a verifier
+divides by must not be chosen by their tokens: `expected_acceptance` ranks them
+before they are drawn, never above their parent or the sibling before; see
+docs/exactness.md.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Token Recycling (arXiv 2408.08696): a table of likely successors.
 
-A row keeps, of each token, the K most probable tokens that the target said come
-next, when it was last asked. A static tree is filled in from that table, and
-every node that the target scores, accepted or not, renews an entry of it.
+A row keeps each token's K most probable successors by the latest target logits.
+They fill a static tree, and every scored node renews an entry.
 """
 
 import functools

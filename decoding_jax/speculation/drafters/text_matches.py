@@ -1,12 +1,8 @@
 """Drafts from the text itself: prompt lookup and suffix decoding.
 
-Where the last tokens of a text have occurred before, it may go on as it did
-then. The latest occurrences give continuations, which become a tree of distinct
-prefixes; no model is asked, and no distribution is computed.
-
-Prompt lookup (arXiv 2304.04487; Saxena 2023) takes the latest occurrence of the
-longest match. Suffix decoding (arXiv 2411.04975) counts how often each
-continuation occurs, and keeps the nodes that are probable by these counts.
+Continuations of the latest occurrences of the last tokens become a tree. Prompt
+lookup (arXiv 2304.04487; Saxena 2023) takes the longest match; suffix decoding
+(arXiv 2411.04975) keeps nodes that are frequent among the occurrences.
 """
 
 import functools

@@ -1,15 +1,13 @@
 """Several drafters at once, whose trees are merged into one.
 
-SpecInfer (arXiv 2305.09781, section 3.2) merges the trees of several drafters:
-each finds what the others miss. Here they may be of any kind, tables and text
-matches together with a model. Nodes of the same text become one:
+SpecInfer (arXiv 2305.09781, section 3.2). Nodes of the same text become one;
+duplicates are scored, since shapes are static, but not tested:
 
     drafter 1    a - b          of both    a - b, c
     drafter 2    a - c, d                  d
 
-A node that is there already is not tested; it is scored all the same, since
-shapes are static. The children are no samples of one distribution, whatever
-those of each drafter are: `verifiers.sample_and_match` and `match` verify them.
+The children are no samples of one distribution, so `verifiers.sample_and_match`
+and `match` verify them.
 """
 
 import functools

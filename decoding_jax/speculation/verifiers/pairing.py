@@ -61,9 +61,6 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
     drafter: proposes trees; an expander stands for `drafters.of_model` of it.
     verifier: accepts children.
 
-  Returns:
-    The pair.
-
   Raises:
     ValueError: if the drafter's children are drawn otherwise than the verifier
       takes them to be; if one of them is none.
