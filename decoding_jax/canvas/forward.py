@@ -87,12 +87,10 @@ def with_block(context: Context, canvas, store: Block, start) -> Block:
 
 
 def _of_slots(context: Context, canvases, store: Block, first, count: int):
-  """Reads `count` slots of each canvas from `first [B]` on.
-
-  The canvases of a row are branches of one block of fresh slots, each of which
-  sees its own alone. Returns logits `[B, D, count, V]`, and the store with D *
-  count fresh slots.
-  """
+  """Reads `count` slots of each canvas from `first [B]` on. The canvases of a
+  row are branches of one block of fresh slots, each of which sees its own
+  alone. Returns logits `[B, D, count, V]`, and the store with D * count fresh
+  slots."""
   batch, number, length = canvases.shape
   total = context.prompts.shape[1] + length
   prompts = jnp.broadcast_to(context.prompts[:, None],

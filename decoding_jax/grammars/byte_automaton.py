@@ -70,11 +70,9 @@ def _alike(table):
 
 
 def _of_loops(levels, loops):
-  """Returns the moves that states have in common by `loops [256]`.
-
-  These bytes do not leave a state: tokens of these bytes alone; and of each
-  level the beginnings of which the last byte is the first other one.
-  """
+  """Returns the moves that states have in common by `loops [256]`. These bytes
+  do not leave a state: tokens of these bytes alone; and of each level the
+  beginnings of which the last byte is the first other one."""
   stays, inside, exits = np.ones(1, bool), [], []
   for level in levels:
     parents = np.repeat(np.arange(len(stays)), np.diff(level.starts))

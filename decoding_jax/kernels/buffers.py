@@ -15,19 +15,15 @@ _ROWS, _KEY_SLOTS, _VALUE_SLOTS = -4, -1, -2
 
 
 def take_along(x, indices, axis):
-  """Returns `jnp.take_along_axis` of indices that are all in bounds.
-
-  By default JAX would fill others with NaN, in one more pass over the result.
-  """
+  """Returns `jnp.take_along_axis` of indices that are all in bounds. By default
+  JAX would fill others with NaN, in one more pass over the result."""
   return jnp.take_along_axis(x, indices, axis=axis, mode="clip")
 
 
 def zeros(like, after):
-  """Returns arrays of zeros like `like`, on a CPU in one operation.
-
-  There it runs once `after`, any array, is known: ahead of a loop it would be
-  copied in each iteration.
-  """
+  """Returns arrays of zeros like `like`, on a CPU in one operation. There it
+  runs once `after`, any array, is known: ahead of a loop it would be copied in
+  each iteration."""
   return _new(after, like=_shapes(like), is_zero=True)
 
 
@@ -37,10 +33,8 @@ def empty_like(like, after):
 
 
 def write_slots(targets, sources, start):
-  """Writes `sources [B, W, ...]` into `targets [B, M, ...]`.
-
-  `start []` int32 is the first of the M slots, M - W at most.
-  """
+  """Writes `sources [B, W, ...]` into `targets [B, M, ...]`. `start []` int32
+  is the first of the M slots, M - W at most."""
   sources = tuple(x.astype(y.dtype) for x, y in zip(sources, targets))
   return _write_slots(tuple(targets), sources, jnp.asarray(start, jnp.int32))
 

@@ -215,10 +215,8 @@ def _add(static, q, keys, values, seen, state):
 
 
 def _inside(static, values, before):
-  """Returns values, 0 where a last block ends after the last slot.
-
-  Anything may be there, and a weight of 0 would not hide a NaN.
-  """
+  """Returns values, 0 where a last block ends after the last slot. Anything may
+  be there, and a weight of 0 would not hide a NaN."""
   if not static.slots % static.sizes.slots:
     return values
   at = before + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)

@@ -42,11 +42,8 @@ def uniform(key, shape):
 
 
 def gumbel(key, size: int):
-  """Draws standard Gumbels `[size]` float32.
-
-  Large ones, which win, are exact to the last digit up to 22; those of JAX end
-  at 16.6.
-  """
+  """Draws standard Gumbels `[size]` float32. Large ones, which win, are exact
+  to the last digit up to 22; those of JAX end at 16.6."""
   if not is_threefry(key):
     return jax.random.gumbel(key, (size,), jnp.float32)
   return -jnp.log(exponential(bits(key, size)))
@@ -66,10 +63,8 @@ def exponential(words):
 
 
 def bits(key, size: int):
-  """Returns random words `[size]` uint32 of a key of Threefry.
-
-  The first halves of the hashes of 0, 1, ... come first, then the second ones.
-  """
+  """Returns random words `[size]` uint32 of a key of Threefry. The first halves
+  of the hashes of 0, 1, ... come first, then the second ones."""
   half = (size + 1) // 2
   words = threefry(jax.random.key_data(key), jnp.arange(half, dtype=jnp.uint32),
                    jnp.zeros(half, jnp.uint32))

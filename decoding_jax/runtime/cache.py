@@ -26,11 +26,9 @@ _LONG, _LONG_STEP = 768, 128
 
 
 def map_arrays(function, *parts) -> types.Block:
-  """Applies a function to each array of caches or blocks of one model.
-
-  It is `(*arrays, row_axis, slot_axis) -> array`, of one array of each, which
-  on a mesh may be `kernels.SplitSlots`. Results are keys, values, features.
-  """
+  """Applies a function to each array of caches or blocks of one model. It is
+  `(*arrays, row_axis, slot_axis) -> array`, of one array of each, which on a
+  mesh may be `kernels.SplitSlots`. Results are keys, values, features."""
   def mapped(name, row_axis, slot_axis):
     return jax.tree.map(lambda x, *others: function(
         x, *others, row_axis % x.ndim, slot_axis % x.ndim),
@@ -124,10 +122,8 @@ def _take(source, slots):
 
 def move(block: types.Block, sources, targets) -> types.Block:
   """Copies slots of a block to others, none of which is read, `[B, K]` each.
-
-  Targets that are not below N are left out. Where several are the same, so
-  must be what is written there.
-  """
+  Targets that are not below N are left out. Where several are the same, so must
+  be what is written there."""
   def moved(x, row_axis, slot_axis):
     def row(x, sources, targets):
       x = jnp.moveaxis(x, slot_axis - 1, 0)
@@ -189,9 +185,7 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   """Writes whole rows `[R]` of a cache of R rows; rows from B on are left out.
-
-  Both are of the same model and capacity, and of what they share.
-  """
+  Both are of the same model and capacity, and of what they share."""
   def put(x, y, row_axis):
     at = (slice(None),) * row_axis + (rows,)
     return jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), x, y)
@@ -248,21 +242,17 @@ def _map_rows(function, *caches) -> types.Cache:
 
 
 def await_logits(slots, logits):
-  """Returns the slots `[B, K]`, but not before the logits are known.
-
-  A commit that does not depend on a forward may be made before it: the forward
-  then reads from a copy of the whole cache, made for the purpose.
-  """
+  """Returns the slots `[B, K]`, but not before the logits are known. A commit
+  that does not depend on a forward may be made before it: the forward then
+  reads from a copy of the whole cache, made for the purpose."""
   return _await(slots, logits[:, -1, :1])
 
 
 def await_block(slots, block: types.Block):
-  """Returns the slots where nobody asks for logits, which are not computed.
-
-  Any layer reads its part of the cache before the next one's keys are known;
-  what the last one reads has no effect on keys and values, but may have one on
-  features.
-  """
+  """Returns the slots where nobody asks for logits, which are not computed. Any
+  layer reads its part of the cache before the next one's keys are known; what
+  the last one reads has no effect on keys and values, but may have one on
+  features."""
   for keys in block.keys:
     layer = (0,) * (keys.ndim + ROW_AXIS)
     slots = _await(slots, keys[layer][:, 0, 0, :1])
@@ -279,10 +269,8 @@ def _await(slots, values):
 
 
 def round_up(slots) -> int:
-  """The least capacity that is usual and has room for so many slots.
-
-  The devices of a layer divide it, since a cache may be split over them.
-  """
+  """The least capacity that is usual and has room for so many slots. The
+  devices of a layer divide it, since a cache may be split over them."""
   step = math.lcm(_STEP if slots <= _LONG else max(_STEP, _LONG_STEP),
                   *kernels.split_by_compiler().values())
   return -(-slots // step) * step

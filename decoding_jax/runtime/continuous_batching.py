@@ -192,11 +192,9 @@ def _step_and_read(decoder: Decoder, context: Context, width,
 
 
 def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
-  """The model, but some rows read a chunk `[B, W]` in place of their tree.
-
-  All trees are filled up to W nodes, the further ones seeing themselves alone;
-  so many slots has the block, whatever it was given.
-  """
+  """The model, but some rows read a chunk `[B, W]` in place of their tree. All
+  trees are filled up to W nodes, the further ones seeing themselves alone; so
+  many slots has the block, whatever it was given."""
   width = chunk.shape[1]
   order = jnp.arange(width)[None]
 
@@ -220,10 +218,8 @@ def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
 
 def run(decoder: Decoder, context: Context, keys, rows: int,
         begin: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all R prompts; rows that join stop the others.
-
-  As `run_chunked`, but every row is prefilled by `begin`.
-  """
+  """Generates for all R prompts; rows that join stop the others. As
+  `run_chunked`, but every row is prefilled by `begin`."""
   total, size = len(keys), refilled(rows)
   state = _empty(begin, context, keys, rows)
   spread = lambda x: jnp.zeros((total, *x.shape[1:]), x.dtype)

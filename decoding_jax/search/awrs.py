@@ -28,11 +28,9 @@ class Draw:
 
 def draw(perturbed, log_probs, passes, active) -> Draw:
   """Draws tokens that pass a test, in descending order of `perturbed`.
-
   `perturbed [..., V]` are log-probabilities with Gumbel noise, and `passes`
   maps tokens `[...]` to bool `[...]`. Nothing is drawn where not `active
-  [...]`.
-  """
+  [...]`."""
   order = jnp.arange(log_probs.shape[-1])
   order = order.reshape((1,) * (log_probs.ndim - 1) + order.shape)
   probs = jnp.exp(log_probs)

@@ -21,10 +21,8 @@ _BELOW = 1e5
 
 
 def expand(drafted):
-  """Makes a `Level.expand` of a drafted level.
-
-  `drafted` are tokens, nodes of their parents, valid and log q, `[B, N]` each.
-  """
+  """Makes a `Level.expand` of a drafted level. `drafted` are tokens, nodes of
+  their parents, valid and log q, `[B, N]` each."""
   def of_rows(keys, context, log_probs, texts, width):
     del context
     tokens, parents, beam = jax.vmap(

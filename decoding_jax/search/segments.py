@@ -53,11 +53,9 @@ class Segments:
 
 def draw(keys, context: Context, sampler: Sampler, newest, room,
          sizes: Sizes) -> Segments:
-  """Draws n segments a row, one forward of n tokens a step.
-
-  Each ends with the text, with `sizes.end`, after T tokens or after `room [B]`
-  tokens, 0 for rows without a segment.
-  """
+  """Draws n segments a row, one forward of n tokens a step. Each ends with the
+  text, with `sizes.end`, after T tokens or after `room [B]` tokens, 0 for rows
+  without a segment."""
   batch, (count, steps, end) = len(newest), sizes
   blank = jnp.zeros((batch, count, steps), jnp.float32)
 

@@ -70,12 +70,10 @@ class _Nodes:
 
 
 def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
-  """Makes a decoder whose texts are those of beam search.
-
-  `expand` of `level` is `beam.plain`. Statistics are as of
-  `level_search.decoder`; `accepted_by_depth` has the drafted levels that calls
-  of the target accepted.
-  """
+  """Makes a decoder whose texts are those of beam search. `expand` of `level`
+  is `beam.plain`. Statistics are as of `level_search.decoder`;
+  `accepted_by_depth` has the drafted levels that calls of the target
+  accepted."""
   search = functools.partial(_search, level, sizes)
   return Decoder(
       functools.partial(level_search.init_stats, level, sizes.beams,
@@ -240,11 +238,9 @@ def _score(sizes: Sizes, context: Context, cache: Cache, found: _Found,
 
 def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
             drafted: _Nodes, logits, runs, limit):
-  """Goes on with beam search for as long as its beams are drafted.
-
-  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and
-  slots to keep them in, `_NOWHERE` for those that only fill up J.
-  """
+  """Goes on with beam search for as long as its beams are drafted. Returns
+  texts without a block, levels `[B]`, accepted nodes `[B, J]`, and slots to
+  keep them in, `_NOWHERE` for those that only fill up J."""
   order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]
 
   def slots(levels, which):

@@ -147,11 +147,9 @@ def next_log_probs(warper, logits):
 
 
 def continued_log_probs(context: Context, warper, logits, alive):
-  """Returns the same, where texts that are not `alive [B, W]` have ended.
-
-  These repeat their end with probability 1, which leaves their log-probability
-  unchanged.
-  """
+  """Returns the same, where texts that are not `alive [B, W]` have ended. These
+  repeat their end with probability 1, which leaves their log-probability
+  unchanged."""
   log_probs = next_log_probs(warper, logits)
   end = jnp.arange(log_probs.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
   return jnp.where(alive[..., None], log_probs,
@@ -218,11 +216,9 @@ def append(context: Context, texts: Texts, tokens, logits,
 
 def grow(expand, width, context: Context, keys, i, logits,
          texts: Texts) -> Texts:
-  """Extends the texts to level i, by `expand` of a `level_search.Level`.
-
-  `keys [B]` are folded by `i [B]`, the length of texts that are alive; `logits
-  [B, W', V]` are after the texts. Texts after the first `width` have ended.
-  """
+  """Extends the texts to level i, by `expand` of a `level_search.Level`. `keys
+  [B]` are folded by `i [B]`, the length of texts that are alive; `logits [B,
+  W', V]` are after the texts. Texts after the first `width` have ended."""
   log_probs = continued_log_probs(context, context.warper, logits,
                                   texts.alive[:, :logits.shape[1]])
   keys = jax.vmap(random.fold_in)(keys, i)
@@ -240,11 +236,9 @@ def grow(expand, width, context: Context, keys, i, logits,
 
 
 def reseat(texts: Texts, slot) -> Texts:
-  """Gives the newest tokens of texts that were reordered slots of their own.
-
-  A forward writes the token of text w to the w-th slot of a level, wherever the
-  text was when `grow` extended it. `slot` is the first of the level.
-  """
+  """Gives the newest tokens of texts that were reordered slots of their own. A
+  forward writes the token of text w to the w-th slot of a level, wherever the
+  text was when `grow` extended it. `slot` is the first of the level."""
   width, slots = texts.mask.shape[1:]
   place = jnp.arange(slots)[None, None] - slot
   return texts.replace(mask=jnp.where(

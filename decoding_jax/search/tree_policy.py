@@ -34,10 +34,8 @@ class Policy(NamedTuple):
 
 @flax.struct.dataclass
 class Nodes(search_tree.Tree):
-  """The nodes of each row; expansion 0 is that of the root.
-
-  A value is the largest reward of a text through the node, 0 of one without.
-  """
+  """The nodes of each row; expansion 0 is that of the root. A value is the
+  largest reward of a text through the node, 0 of one without."""
   priors: Array  # `[B, M]` float32, probability after the parent; 0 of none
   counts: Array  # `[B, M]` int32, texts through the node
   # `[B, M]` int32, the first of its K children; `NONE` of a node without.

@@ -29,16 +29,10 @@ _KEYS = 64
 
 
 class Trees(NamedTuple):
-  """All trees that can be drawn.
-
-  Attributes:
-    layout: of each.
-    tree: a `DraftTree` of n rows, of numpy arrays.
-    probs: `[n]` float64, the probability of each draw.
-  """
-  layout: Layout
-  tree: DraftTree
-  probs: np.ndarray
+  """All trees that can be drawn."""
+  layout: Layout  # Of each
+  tree: DraftTree  # A `DraftTree` of n rows, of numpy arrays
+  probs: np.ndarray  # `[n]` float64, the probability of each draw
 
 
 def siblings(draws: Draws, probs, count: int):
@@ -102,12 +96,10 @@ def fixed_trees(draft, children, draws=Draws.WITHOUT_REPLACEMENT) -> Trees:
 
 
 def beams(draft, width: int, depth: int) -> Trees:
-  """Returns all draws of a stochastic beam, a sample of texts in order.
-
-  The order in which texts come without replacement settles the tree: a level
-  has the first `width` beginnings of its length. Of the deepest level that
-  lacks some, the next one is drawn by its probability.
-  """
+  """Returns all draws of a stochastic beam, a sample of texts in order. The
+  order in which texts come without replacement settles the tree: a level has
+  the first `width` beginnings of its length. Of the deepest level that lacks
+  some, the next one is drawn by its probability."""
   masses = [exactness.joint_distribution(draft, 0, n + 1)
             for n in range(depth)]
 
@@ -129,11 +121,9 @@ def beams(draft, width: int, depth: int) -> Trees:
 
 
 def beams_with_one_sample(draft, width: int, depth: int) -> Trees:
-  """Returns all draws of a beam of one sample a node: `Draws.ONE_IN_BEAM`.
-
-  A level is that of `beam.with_one_sample`, whose samples alone may depend on
-  the key: any other token may take their place.
-  """
+  """Returns all draws of a beam of one sample a node: `Draws.ONE_IN_BEAM`. A
+  level is that of `beam.with_one_sample`, whose samples alone may depend on the
+  key: any other token may take their place."""
   step = jax.jit(jax.vmap(beam.with_one_sample, (0, None, None, None)),
                  static_argnums=3)
   keys = jax.random.split(jax.random.key(0), _KEYS)

@@ -27,23 +27,15 @@ _UNKNOWN = {Draws.OF_SEVERAL, Draws.SHARED_NOISE}
 
 
 class NodeError(NamedTuple):
-  """Where a rule emits another distribution than the target's.
-
-  Attributes:
-    drafter: name of the distribution that children are drawn from.
-    children: K.
-    token: whose probability is off.
-    probability, expected: what it is, and the target's.
-    allowed: by how much it may be off.
-    node: number among the nodes that are tested.
-  """
-  drafter: str
-  children: int
-  token: int
+  """Where a rule emits another distribution than the target's."""
+  drafter: str  # Name of the distribution that children are drawn from
+  children: int  # K
+  token: int  # Whose probability is off
+  # What it is, and the target's
   probability: float
   expected: float
-  allowed: float
-  node: int
+  allowed: float  # By how much it may be off
+  node: int  # Number among the nodes that are tested
 
   def __str__(self):
     return (f"rule, node {self.node} with {self.children} children of drafter "
@@ -119,10 +111,8 @@ def _integrals(rule, uniforms, target, draft, tokens, valid, weights):
 
 def quasi_random(points: int, dimensions: int) -> np.ndarray:
   """Returns `[points, dimensions]` float32 of an evenly spread sequence.
-
   Multiples of the powers of the root of x^(d+1) = x + 1, the golden ratio for
-  one dimension, modulo 1.
-  """
+  one dimension, modulo 1."""
   root = 2.0
   for _ in range(64):
     root = (1 + root)**(1 / (dimensions + 1))

@@ -32,10 +32,8 @@ _FIELD = json_files.Field(dict, items=json_files.Field(str, 8, 8))
 
 
 def of(x) -> str:
-  """Returns the digest of an array of floats, 8 hexadecimal digits.
-
-  Of NumPy, or of JAX on any devices of any hosts.
-  """
+  """Returns the digest of an array of floats, 8 hexadecimal digits. Of NumPy,
+  or of JAX on any devices of any hosts."""
   on_cpu = isinstance(x, np.ndarray) or (
       x.is_fully_addressable and len(x.devices()) == 1
       and next(iter(x.devices())).platform == "cpu")

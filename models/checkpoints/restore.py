@@ -144,10 +144,8 @@ def _saved(path):
 
 
 def _check_shapes(path, saved, expected):
-  """Raises an error unless names and shapes are those of a tree.
-
-  Older folders have vectors `[..., F]` as `[..., F, 1]`.
-  """
+  """Raises an error unless names and shapes are those of a tree. Older folders
+  have vectors `[..., F]` as `[..., F, 1]`."""
   shapes = {transformer.param_name(key): leaf.shape for key, leaf
             in jax.tree_util.tree_leaves_with_path(expected)}
   for name in sorted(saved.keys() | shapes.keys()):

@@ -19,12 +19,8 @@ _FILE_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-  """An array that has not been read yet.
-
-  Attributes:
-    read: `() -> numpy array`.
-  """
-  read: Callable[[], np.ndarray]
+  """An array that has not been read yet."""
+  read: Callable[[], np.ndarray]  # `() -> numpy array`
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):
@@ -38,11 +34,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):
 
 
 def save(path, readers: dict[str, Callable[[], np.ndarray]]) -> None:
-  """Writes parameters as `ocp.StandardCheckpointer` would.
-
-  `readers` are functions by names such as
-  "layers/layer_0/attention/key/kernel".
-  """
+  """Writes parameters as `ocp.StandardCheckpointer` would. `readers` are
+  functions by names such as "layers/layer_0/attention/key/kernel"."""
   tree = {}
   for name, read in readers.items():
     *path_to, last = name.split("/")

@@ -37,11 +37,9 @@ _TYPES = {"BF16": "bfloat16", "F16": "float16"}
 
 
 def fields(path) -> dict:
-  """Reads what `config.json` would have, had the folder been kept.
-
-  Raises ValueError naming the file and a key that is missing, unknown, or has a
-  value that is not supported.
-  """
+  """Reads what `config.json` would have, had the folder been kept. Raises
+  ValueError naming the file and a key that is missing, unknown, or has a value
+  that is not supported."""
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
   try:

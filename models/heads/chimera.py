@@ -44,15 +44,11 @@ _KEY_AXIS, _VALUE_AXIS = 3, 2
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layer: a `transformer.Config` with the sizes of the full context encoder.
-      Files hold none of them: they are those of the target's layers there.
-    heads: output layers: the levels that it can draft.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of the full context encoder. Files
+  # hold none of them: they are those of the target's layers there.
   layer: Any
-  heads: int = 4
+  heads: int = 4  # Output layers: the levels that it can draft
 
   def __post_init__(self):
     if self.layer.window:
@@ -62,10 +58,8 @@ class Config:
 
 @flax.struct.dataclass
 class _State:
-  """Keys and values of hidden states, then of trigrams; the last of each.
-
-  These are `feature [B, F]`, and `recent [B, 3]` int32 tokens, `NONE` for none.
-  """
+  """Keys and values of hidden states, then of trigrams; the last of each. These
+  are `feature [B, F]`, and `recent [B, 3]` int32 tokens, `NONE` for none."""
   cache: Cache
   feature: Array
   recent: Array
@@ -74,9 +68,8 @@ class _State:
 @flax.struct.dataclass
 class _Draft:
   """Keys and values of the text; a block of the inner nodes, and their grams.
-
-  The block has 2I slots, trigrams before outputs; `grams [B, I, 3]` are int32.
-  """
+  The block has 2I slots, trigrams before outputs; `grams [B, I, 3]` are
+  int32."""
   context: tuple[Array, Array]
   block: Block
   grams: Array
@@ -128,12 +121,10 @@ def head(config: Config, target) -> Head:
 
 def _rounds(config: Config, target, params, target_params, features, tokens,
             depth: int):
-  """Returns what the head predicts on its own outputs; see `of_pairs`.
-
-  As in `own_features.rounds`, pair t of round r stands for the node r levels
-  below the root that pair t - r ends in. Its outputs stand for the target's
-  hidden states.
-  """
+  """Returns what the head predicts on its own outputs; see `of_pairs`. As in
+  `own_features.rounds`, pair t of round r stands for the node r levels below
+  the root that pair t - r ends in. Its outputs stand for the target's hidden
+  states."""
   spec, (batch, length) = assembly.Spec(config, target), tokens.shape
   order = np.arange(length)
   back = order[:, None] - order[None]  # How far back a pair is.

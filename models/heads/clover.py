@@ -38,19 +38,14 @@ _THETA = 1e4
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layers: a `transformer.Config` with the sizes of the augmenting block; its
-      `num_heads` and `norm_eps` are those of the attention decoder too, its
-      vocabulary is not used.
-    version: 1, of Clover, or 2.
-    own_embedding: whether it has an embedding of its own; else it reads the
-      rows of the target's output layer, which is what published ones begin
-      with.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of the augmenting block; its
+  # `num_heads` and `norm_eps` are those of the attention decoder too, its
+  # vocabulary is not used
   layers: Any
-  version: int = 2
+  version: int = 2  # 1, of Clover, or 2
+  # Whether it has an embedding of its own; else it reads the rows of the
+  # target's output layer, which is what published ones begin with
   own_embedding: bool = False
 
   def __post_init__(self):

@@ -35,13 +35,10 @@ _PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 
 @dataclasses.dataclass(frozen=True)
 class Config(medusa.Config):
-  """Sizes of the heads.
-
-  Attributes:
-    prefix: a `transformer.Config` of the layer that reads the hidden states
-      first (Hydra++), or None. Files hold none of its sizes, which are those of
-      the target's layers there.
-  """
+  """Sizes of the heads."""
+  # A `transformer.Config` of the layer that reads the hidden states first
+  # (Hydra++), or None. Files hold none of its sizes, which are those of the
+  # target's layers there.
   prefix: Any = None
 
 
@@ -52,10 +49,8 @@ class _Heads(nn.Module):
 
   @nn.compact
   def __call__(self, x, only=None):
-    """Returns logits `[..., V]` of each head, or of number `only` alone.
-
-    `x [..., (1 + H) F]` is a hidden state and the embeddings of H tokens.
-    """
+    """Returns logits `[..., V]` of each head, or of number `only` alone. `x
+    [..., (1 + H) F]` is a hidden state and the embeddings of H tokens."""
     cfg, dim = self.config, self.target.dim
     linear = functools.partial(layers.Linear, dim, True,
                                jnp.dtype(self.target.dtype),

@@ -29,15 +29,10 @@ from models.transformer import quantization
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of the heads.
-
-  Attributes:
-    heads: how many there are: the levels that they can draft.
-    blocks: residual blocks of a head before its output layer.
-    weights: format of matrices, one of `quantization.WEIGHTS`.
-  """
-  heads: int = 4
-  blocks: int = 1
+  """Sizes of the heads."""
+  heads: int = 4  # How many there are: the levels that they can draft
+  blocks: int = 1  # Residual blocks of a head before its output layer
+  # Format of matrices, one of `quantization.WEIGHTS`
   weights: str = quantization.DTYPE
 
 

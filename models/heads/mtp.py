@@ -27,13 +27,9 @@ from models.transformer import layers
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of a module.
-
-  Attributes:
-    layer: a `transformer.Config` of its one layer, see `layer_of`.
-    masks_first: whether the embedding of the first pair is left out (MiMo).
-  """
-  layer: Any
+  """The architecture of a module."""
+  layer: Any  # A `transformer.Config` of its one layer, see `layer_of`
+  # Whether the embedding of the first pair is left out (MiMo)
   masks_first: bool = False
   own_embedding: ClassVar[bool] = False
   draft_vocab: ClassVar[int] = 0

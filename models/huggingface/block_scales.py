@@ -15,10 +15,8 @@ FIELD, _METHOD, _SIZES = "quantization_config", "fp8", "weight_block_size"
 
 
 def is_known(given) -> bool:
-  """Returns whether a `quantization_config` is one of such blocks.
-
-  Raises ValueError for float8 without blocks of two sizes.
-  """
+  """Returns whether a `quantization_config` is one of such blocks. Raises
+  ValueError for float8 without blocks of two sizes."""
   if not isinstance(given, dict) or given.get("quant_method") != _METHOD:
     return False
   sizes = given.get(_SIZES)
@@ -30,10 +28,8 @@ def is_known(given) -> bool:
 
 
 def dequantized(path, found):
-  """Returns the dict of `Tensor`, matrices multiplied by their scales.
-
-  `path` is that of the `config.json`, which has the sizes of blocks.
-  """
+  """Returns the dict of `Tensor`, matrices multiplied by their scales. `path`
+  is that of the `config.json`, which has the sizes of blocks."""
   scales = {name for name in found if name.endswith(SCALE)
             and name.removesuffix(SCALE) in found}
   if not scales:

@@ -66,10 +66,8 @@ def names(config):
 
 class HeadRows(NamedTuple):
   """Rows of each head in a tensor of its keys and values; a `TensorSlice`.
-
   `sizes` are rows of a head in part 0, of keys, whose parameter has them
-  transposed, and in part 1; `inputs` are columns of the tensor.
-  """
+  transposed, and in part 1; `inputs` are columns of the tensor."""
   source: str
   part: int
   sizes: tuple[int, int]

@@ -89,9 +89,7 @@ def _mask(fields, family):
 
 def mask_of(folder) -> dict:
   """Returns the fields of `types.MaskedModel` but for the language model.
-
-  Raises ValueError for a folder of another family.
-  """
+  Raises ValueError for a folder of another family."""
   path = pathlib.Path(folder) / "config.json"
   fields = json_files.read(path)
   family = fields.get("model_type")

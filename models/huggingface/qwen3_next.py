@@ -125,10 +125,8 @@ def _feed_forward(fields, family):
 
 
 def part_of(config, path):
-  """Returns `(sizes, groups, part)` of the `TensorSlice` of a parameter.
-
-  `path` is that inside of a layer, as `[delta, query, kernel]`.
-  """
+  """Returns `(sizes, groups, part)` of the `TensorSlice` of a parameter. `path`
+  is that inside of a layer, as `[delta, query, kernel]`."""
   whole, joint = ((1,), 1, 0), ("query", "key", "value", "gate")
   mixer, name = path[0], path[1].removesuffix("_conv")
   if mixer == "attention" and name in ("query", "gate"):

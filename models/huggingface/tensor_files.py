@@ -44,11 +44,9 @@ _NAMES = json_files.Field(dict, items=json_files.Field(str))
 
 
 class Tensor(NamedTuple):
-  """A tensor that has not been read yet.
-
-  `read` gives a fresh array, `refusal` says why it cannot be read, else it is
-  empty. A tensor of `eight_bits` is saved with a scale for each row.
-  """
+  """A tensor that has not been read yet. `read` gives a fresh array, `refusal`
+  says why it cannot be read, else it is empty. A tensor of `eight_bits` is
+  saved with a scale for each row."""
   path: pathlib.Path
   shape: tuple[int, ...]
   read: Callable[[], np.ndarray] | None
@@ -58,10 +56,8 @@ class Tensor(NamedTuple):
 
 
 def tensors(folder) -> dict[str, Tensor]:
-  """Opens all tensors of a folder or GGUF file by name; checks headers.
-
-  Raises FileNotFoundError; and ValueError for a damaged file.
-  """
+  """Opens all tensors of a folder or GGUF file by name; checks headers. Raises
+  FileNotFoundError; and ValueError for a damaged file."""
   folder = pathlib.Path(folder)
   if gguf_files.is_gguf(folder):
     return {name: Tensor(x.path, x.shape, x.read, x.refusal)
@@ -83,11 +79,9 @@ def of_file(path) -> dict[str, Tensor]:
 
 
 def write(path, shapes, dtype, read, types=None):
-  """Writes a safetensors file, one tensor after the other.
-
-  `shapes` has the shape of each name, `read` gives its array; `types` are those
-  of tensors that are not of `dtype`: int64, or int8 with a tensor of scales.
-  """
+  """Writes a safetensors file, one tensor after the other. `shapes` has the
+  shape of each name, `read` gives its array; `types` are those of tensors that
+  are not of `dtype`: int64, or int8 with a tensor of scales."""
   kinds = {name: np.dtype((types or {}).get(name, dtype)) for name in shapes}
   codes = {np.dtype(kind): code for code, kind in
            {**_DTYPES, _EIGHT_BITS: np.int8}.items()}

@@ -124,11 +124,10 @@ _PARTS = {"gpt2": lambda _, path: _fused(path, 1),
 
 
 class TensorSlice(NamedTuple):
-  """The part of a tensor that is a parameter without the axes of `stacked`.
-
-  A tensor has groups of heads, each of which has all parts, of relative sizes;
-  `skipped` rows in front belong to none. In a transposed one inputs come first.
-  """
+  """The part of a tensor that is a parameter without the axes of `stacked`. A
+  tensor has groups of heads, each of which has all parts, of relative sizes;
+  `skipped` rows in front belong to none. In a transposed one inputs come
+  first."""
   source: str
   part: int = 0
   sizes: tuple[int, ...] = (1,)
@@ -163,9 +162,7 @@ class TensorSlice(NamedTuple):
 
 def stacked(config, name) -> tuple[int, ...]:
   """Returns sizes of the first axes of a parameter: scanned layers, experts.
-
-  Each of their indices has a tensor of its own.
-  """
+  Each of their indices has a tensor of its own."""
   layers = _scanned(config) if name.startswith("layers/layer/") else []
   of_experts = moe.is_kernel(name) and _of_layer(config, name).num_experts
   return (*([len(layers)] if layers else []),
@@ -184,10 +181,8 @@ def _of_layer(config, name):
 
 
 def places(config, name) -> list[TensorSlice]:
-  """Returns the slices of tensors that make a parameter.
-
-  There is one for each index of `stacked`, whose last axis is the fastest.
-  """
+  """Returns the slices of tensors that make a parameter. There is one for each
+  index of `stacked`, whose last axis is the fastest."""
   family = config.family
   table = _TABLES[family]
   *path, kind = name.split("/")
@@ -223,11 +218,9 @@ def _fused(path, groups):
 
 
 def with_base(config, found):
-  """Returns tensors under the names that a whole model of text has.
-
-  A model that was saved without its head has names without their first part;
-  one with images has other names.
-  """
+  """Returns tensors under the names that a whole model of text has. A model
+  that was saved without its head has names without their first part; one with
+  images has other names."""
   family, found = config.family, masked.renamed(found)
   if family in ("gemma3_text", qwen3_next.DENSE):
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
@@ -245,10 +238,8 @@ def with_base(config, found):
 
 
 def check_rest(config, found, used):
-  """Raises a ValueError that names a tensor if one would be ignored.
-
-  Next-token modules are drafters, which `heads` reads.
-  """
+  """Raises a ValueError that names a tensor if one would be ignored. Next-token
+  modules are drafters, which `heads` reads."""
   family = config.family
   table = _TABLES[family]
   embedding = table["embedding"]

@@ -36,10 +36,8 @@ _MAX_AXES = 8
 
 
 class StoredTensor(NamedTuple):
-  """The numbers of a tensor in a file, from the byte `start` on.
-
-  `strides` and `span` count numbers; a span includes first and last element.
-  """
+  """The numbers of a tensor in a file, from the byte `start` on. `strides` and
+  `span` count numbers; a span includes first and last element."""
   dtype: np.dtype
   shape: tuple[int, ...]
   strides: tuple[int, ...]
@@ -69,11 +67,9 @@ class _Storage(NamedTuple):
 
 
 class _Machine(NamedTuple):
-  """The state of an interpreter of pickles.
-
-  `marks` are sizes of the stack at each mark, `memo` has values by number, and
-  `place` gives `key -> (first byte, bytes)` of the numbers of a storage.
-  """
+  """The state of an interpreter of pickles. `marks` are sizes of the stack at
+  each mark, `memo` has values by number, and `place` gives `key -> (first byte,
+  bytes)` of the numbers of a storage."""
   stack: list
   marks: list[int]
   memo: dict

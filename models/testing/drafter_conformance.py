@@ -286,11 +286,9 @@ def _check_done(step, before, after):
 
 
 def _check_samples(drafter, looks):
-  """Checks that children are as frequent as `log_probs` says.
-
-  Of each sibling rank, by the sibling before it, or the parent of a first one:
-  chi-square, which is strict enough where the distributions of rows differ.
-  """
+  """Checks that children are as frequent as `log_probs` says. Of each sibling
+  rank, by the sibling before it, or the parent of a first one: chi-square,
+  which is strict enough where the distributions of rows differ."""
   observed, expected = {}, {}
   for look in looks:
     tree = look.tree

@@ -113,10 +113,8 @@ def _checked(arguments):
 
 def _message(number, message):
   """Returns a message without keys that are None, with its reasoning by name.
-
   Clients of OpenAI and rows of `datasets` have such keys; templates would write
-  the text "None" for them.
-  """
+  the text "None" for them."""
   if not isinstance(message, dict):
     raise ValueError(f"messages[{number}]={json_files.shown(message)}: an "
                      'object such as {"role": "user", "content": "Hi"} is '

@@ -69,11 +69,8 @@ _GEMMA = ("gemma", "gemma2", "gemma3")
 
 
 def load(path) -> tokenizers.Tokenizer:
-  """Reads the tokenizer of a GGUF file.
-
-  Raises ValueError naming the file, and a key that is missing, unknown, or has
-  a value that is not supported.
-  """
+  """Reads the tokenizer of a GGUF file. Raises ValueError naming the file, and
+  a key that is missing, unknown, or has a value that is not supported."""
   metadata = files.read(path).metadata
   try:
     _check_keys(metadata)

@@ -20,12 +20,10 @@ _UNIGRAM, _BPE = 1, 2
 
 
 def load(folder) -> tokenizers.Tokenizer:
-  """Reads the `tokenizer.model` of a folder, BPE or unigram.
-
-  A text begins with a special token unless `add_bos_token` of its
-  `tokenizer_config.json` is false. Raises ValueError without `sentencepiece`,
-  or for a file that is damaged or of another kind.
-  """
+  """Reads the `tokenizer.model` of a folder, BPE or unigram. A text begins with
+  a special token unless `add_bos_token` of its `tokenizer_config.json` is
+  false. Raises ValueError without `sentencepiece`, or for a file that is
+  damaged or of another kind."""
   path = pathlib.Path(folder) / FILE
   try:
     # pylint: disable-next=g-import-not-at-top

@@ -321,9 +321,7 @@ def _piece_decoder(decoder):
 
 def _byte_chars():
   """Returns the characters that encode the bytes (GPT-2's `bytes_to_unicode`).
-
-  Printable bytes are themselves, the others are characters from 256 on.
-  """
+  Printable bytes are themselves, the others are characters from 256 on."""
   shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = iter(range(256, 512))
   return [chr(byte if byte in shown else next(others)) for byte in range(256)]

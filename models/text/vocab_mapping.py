@@ -32,14 +32,9 @@ _SPACES = str.maketrans("\u0120\u2581", "  ")
 
 
 class Table(NamedTuple):
-  """Tokens of a target as tokens of a drafter; V is the target's.
-
-  Attributes:
-    ids: `[V]` int32, what the drafter reads instead of each token.
-    common: `[V]` bool, tokens that the drafter has too, and drafts.
-  """
-  ids: types.Array
-  common: types.Array
+  """Tokens of a target as tokens of a drafter; V is the target's."""
+  ids: types.Array  # `[V]` int32, what the drafter reads instead of each token
+  common: types.Array  # `[V]` bool, tokens that the drafter has too, and drafts
 
 
 class MappedParams(NamedTuple):
@@ -50,10 +45,8 @@ class MappedParams(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
-  """Returns a drafter as a language model of the target's vocabulary.
-
-  Its parameters are `MappedParams`. Equal arguments give the same object.
-  """
+  """Returns a drafter as a language model of the target's vocabulary. Its
+  parameters are `MappedParams`. Equal arguments give the same object."""
   def forward(params, tokens, positions, cache, block, slot, mask):
     ids, common = map(jnp.asarray, params.table)
     logits, block = draft.forward(params.model, ids[tokens], positions, cache,
@@ -82,12 +75,10 @@ def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 
 def table(target, draft, vocab_size: int, draft_vocab_size: int,
           ends=()) -> Table:
-  """Returns the `Table` of two tokenizers, of numpy arrays.
-
-  `ends` are pairs of a token of the target and one of the drafter that mean the
-  same in spite of their spelling, such as the ends of a text. Raises ValueError
-  if a model has fewer tokens than its tokenizer, or no token is common.
-  """
+  """Returns the `Table` of two tokenizers, of numpy arrays. `ends` are pairs of
+  a token of the target and one of the drafter that mean the same in spite of
+  their spelling, such as the ends of a text. Raises ValueError if a model has
+  fewer tokens than its tokenizer, or no token is common."""
   for name, tokenizer, size in (("target", target, vocab_size),
                                 ("draft", draft, draft_vocab_size)):
     if tokenizers.used_size(tokenizer, size) > size:

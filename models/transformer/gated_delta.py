@@ -32,11 +32,9 @@ class GatedDelta(nn.Module):
   @nn.compact
   def __call__(self, x, states, updates, slot, view):
     """Continues states; returns `[B, T, F]`, and the updates of the block.
-
     `states` are of `recurrence.init_states`, `updates` of N slots, of which the
     fresh tokens have those from `slot` on, after their ancestors'; `view` is a
-    `recurrence.View`.
-    """
+    `recurrence.View`."""
     cfg = self.config
     own = recurrence.project(self, x, states, updates, slot, view,
                              small=("rate", "decay"))

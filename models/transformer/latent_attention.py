@@ -37,11 +37,9 @@ class LatentAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x, prefix, block, slot, view):
-    """Attends; as `layers.Attention`, but for what cache and block hold.
-
-    These are rotated keys `[B, 1, head_dim, S]` and latent vectors
-    `[B, 1, S, latent_dim]`.
-    """
+    """Attends; as `layers.Attention`, but for what cache and block hold. These
+    are rotated keys `[B, 1, head_dim, S]` and latent vectors `[B, 1, S,
+    latent_dim]`."""
     cfg = self.config
     plain, key, latent = self._projected(x)
     plain, rotated = jnp.split(plain, [cfg.plain_dim], axis=-1)

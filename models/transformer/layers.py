@@ -33,10 +33,8 @@ _WHOLE = parameters.WHOLE
 
 class Packing(NamedTuple):
   """Tokens of all rows in one, `[1, P, F]`, of which attention has rows again.
-
   `tokens [P]` are indices into B * T; `places [B, T]` are those into P, any
-  index for a token that is not packed.
-  """
+  index for a token that is not packed."""
   tokens: types.Array
   places: types.Array
 
@@ -59,22 +57,18 @@ def packing(tokens, shape) -> Packing:
 
 
 class AttentionView(NamedTuple):
-  """What the fresh tokens see of the text in a layer.
-
-  Attributes:
-    angles: by which queries and keys are rotated; None without rotation.
-    prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
-    block: mask `[B, T, N]` of what may in the block.
-    span: the same as `prefix`, if it is the slots between two ends; or None.
-    shared: mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; ()
-      where they share nothing.
-    packing: of activations `[1, P, F]`; None where they are `[B, T, F]`.
-  """
+  """What the fresh tokens see of the text in a layer."""
+  # By which queries and keys are rotated; None without rotation
   angles: rope.RotaryAngles | None
+  # Mask `[B, 1 or T, S]` of what may be attended to in the cache
   prefix: types.Array
-  block: types.Array
+  block: types.Array  # Mask `[B, T, N]` of what may in the block
+  # The same as `prefix`, if it is the slots between two ends; or None
   span: kernels.Span | None = None
+  # Mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; () where they
+  # share nothing
   shared: tuple[types.Array, kernels.Span] | tuple[()] = ()
+  # Of activations `[1, P, F]`; None where they are `[B, T, F]`
   packing: Packing | None = None
 
   def of_layer(self, number):
@@ -96,23 +90,15 @@ class AttentionView(NamedTuple):
 
 
 class Linear(nn.Module):
-  """A linear layer, `[..., in] -> [..., out]`.
-
-  Attributes:
-    features: out.
-    bias: whether it has one.
-    dtype: of the parameters.
-    weights: see `quantization`.
-    axes: what out and in are made of, see `parameters.declare`; within a
-      `Decoder` it must be given.
-    sliced: whether weights are slices of those of all layers.
-  """
-  features: int
-  bias: bool
-  dtype: Any
-  weights: str = quantization.DTYPE
+  """A linear layer, `[..., in] -> [..., out]`."""
+  features: int  # Out
+  bias: bool  # Whether it has one
+  dtype: Any  # Of the parameters
+  weights: str = quantization.DTYPE  # See `quantization`
+  # What out and in are made of, see `parameters.declare`; within a `Decoder` it
+  # must be given
   axes: tuple[str | None, str | None] | None = None
-  sliced: bool = False
+  sliced: bool = False  # Whether weights are slices of those of all layers
 
   @nn.compact
   def factors(self, inputs):
@@ -190,10 +176,8 @@ class FeedForward(nn.Module):
 
 
 class Mixture(nn.Module):
-  """Gated feed-forward layers, of which each token uses a few.
-
-  And a shared one that all tokens use, where the architecture has it.
-  """
+  """Gated feed-forward layers, of which each token uses a few. And a shared one
+  that all tokens use, where the architecture has it."""
   config: Any
 
   @nn.compact
@@ -285,22 +269,17 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-  """Attention and feed-forward layer, with norms before or after them.
-
-  Attributes:
-    config: the architecture.
-    mixer: what there is instead of attention, and its name; None for nothing.
-  """
-  config: Any
+  """Attention and feed-forward layer, with norms before or after them."""
+  config: Any  # The architecture
+  # What there is instead of attention, and its name; None for nothing
   mixer: tuple[Any, str] | None = None
 
   @nn.compact
   def __call__(self, x, kv, narrow, slot, views):
-    """Returns `[B, T, F]`, and the block with what fresh tokens add to it.
-
-    `kv` is of `views.kv_of_layers`, of this layer, or what another mixer reads;
-    `narrow []` says which of two views is its own (the second), None for one.
-    """
+    """Returns `[B, T, F]`, and the block with what fresh tokens add to it. `kv`
+    is of `views.kv_of_layers`, of this layer, or what another mixer reads;
+    `narrow []` says which of two views is its own (the second), None for
+    one."""
     cfg = self.config
     view = views[0] if narrow is None else jax.tree.map(
         lambda full, other: jnp.where(narrow, other, full), *views)

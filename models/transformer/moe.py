@@ -32,10 +32,8 @@ _TILE = 128
 
 
 def by_experts(num_experts: int, hidden_dim: int, size: int) -> bool:
-  """Returns whether each of `size` devices has some experts whole.
-
-  So it is if parts of hidden units would fill no whole tiles.
-  """
+  """Returns whether each of `size` devices has some experts whole. So it is if
+  parts of hidden units would fill no whole tiles."""
   return size > 1 and num_experts > 0 and not num_experts % size and bool(
       hidden_dim % (size * _TILE))
 
@@ -93,11 +91,9 @@ def mix(share, x, activation, gate, up, down):
 
 
 def _of_experts(activation, axes, share, x, stacks):
-  """Returns the sum over experts of `mix`, `[parts, n, F]` float32.
-
-  `axes` are the mesh axes that split hidden units, and their sizes: their
-  devices have one of the parts each, if the units can be divided.
-  """
+  """Returns the sum over experts of `mix`, `[parts, n, F]` float32. `axes` are
+  the mesh axes that split hidden units, and their sizes: their devices have one
+  of the parts each, if the units can be divided."""
   in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
   parts = math.prod(axes.values())
@@ -125,19 +121,15 @@ def _of_experts(activation, axes, share, x, stacks):
 
 
 def is_kernel(name) -> bool:
-  """Returns whether a parameter of this name has an axis of experts.
-
-  So it does in a model with experts; else it is that of the one layer.
-  """
+  """Returns whether a parameter of this name has an axis of experts. So it does
+  in a model with experts; else it is that of the one layer."""
   return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
 
 
 def shares(logits, config, correction=None):
-  """Returns weights `[n, E]` float32 of experts, 0 for those not chosen.
-
-  A correction `[E]` is added to the scores, then sigmoids of the logits
-  `[n, E]`, by the choice alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
-  """
+  """Returns weights `[n, E]` float32 of experts, 0 for those not chosen. A
+  correction `[E]` is added to the scores, then sigmoids of the logits `[n, E]`,
+  by the choice alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
   logits = logits.astype(jnp.float32)
   if correction is None:
     scores = choice = jax.nn.softmax(logits, axis=-1)
@@ -156,11 +148,9 @@ def shares(logits, config, correction=None):
 
 
 def _of_best_groups(choice, config):
-  """Returns scores `[n, E]`, -inf for the experts of other groups.
-
-  A group counts as its best expert does (DeepSeek-V2, arXiv 2405.04434, section
-  2.2.2); with a correction as its two best do together.
-  """
+  """Returns scores `[n, E]`, -inf for the experts of other groups. A group
+  counts as its best expert does (DeepSeek-V2, arXiv 2405.04434, section 2.2.2);
+  with a correction as its two best do together."""
   groups = choice.reshape(len(choice), config.expert_groups, -1)
   best = jax.lax.top_k(groups, 2 if config.router == "sigmoid" else 1)[0]
   _, index = jax.lax.top_k(best.sum(axis=-1), config.groups_per_token)

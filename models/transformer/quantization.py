@@ -36,14 +36,9 @@ _AT_ONCE = 2**20
 
 @flax.struct.dataclass
 class Matrix:
-  """A matrix `values * scales`, or several.
-
-  Attributes:
-    values: `[..., out, in]` int8, -127 to 127.
-    scales: `[..., out, 1]` float32, at least 0.
-  """
-  values: types.Array
-  scales: types.Array
+  """A matrix `values * scales`, or several."""
+  values: types.Array  # `[..., out, in]` int8, -127 to 127
+  scales: types.Array  # `[..., out, 1]` float32, at least 0
 
 
 def is_matrix(x) -> bool:
@@ -57,10 +52,8 @@ def shape(x) -> tuple[int, ...]:
 
 
 def quantize(x) -> Matrix:
-  """Rounds `[..., out, in]`, of numpy or of JAX, and so is the result.
-
-  Weights are within half of a scale of `x`, up to roundings of float32.
-  """
+  """Rounds `[..., out, in]`, of numpy or of JAX, and so is the result. Weights
+  are within half of a scale of `x`, up to roundings of float32."""
   x = x.astype(np.float32)
   largest = abs(x).max(axis=-1, keepdims=True)
   # Products: XLA computes quotients as such, and would round as numpy does not.
@@ -109,10 +102,8 @@ def tree(like: types.Params, params: types.Params) -> types.Params:
 
 
 def place(like: Any, where: Any, x: np.ndarray) -> Any:
-  """Puts a parameter of the host on devices, quantised where `like` is.
-
-  `like` are shape and type, `where` the sharding; two each of a `Matrix`.
-  """
+  """Puts a parameter of the host on devices, quantised where `like` is. `like`
+  are shape and type, `where` the sharding; two each of a `Matrix`."""
   def put(part, sharding):
     return jax.make_array_from_callback(part.shape, sharding,
                                         lambda at: part[at])

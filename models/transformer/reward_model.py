@@ -21,15 +21,10 @@ from models.transformer import language_models
 
 @flax.struct.dataclass
 class Text:
-  """The state: the end of the text, of a dual encoder without its prompt.
-
-  Attributes:
-    tokens: `[S]` int32; arbitrary after the length.
-    length: `[]` int32, at most S.
-    prompt: `[E]`, the vector of the prompt; None without a dual encoder.
-  """
-  tokens: types.Array
-  length: types.Array
+  """The state: the end of the text, of a dual encoder without its prompt."""
+  tokens: types.Array  # `[S]` int32; arbitrary after the length
+  length: types.Array  # `[]` int32, at most S
+  # `[E]`, the vector of the prompt; None without a dual encoder
   prompt: types.Array | None = None
 
 

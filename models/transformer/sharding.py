@@ -41,10 +41,8 @@ def by_experts(config: architecture.Config, size: int) -> bool:
 
 def check(config: architecture.Config, size: int) -> None:
   """Raises ValueError unless a layer can be split over `size` devices.
-
   Key/value heads, vocabularies and a shared expert that do not divide are no
-  error: every device has all of their parameters.
-  """
+  error: every device has all of their parameters."""
   if size not in partition(config):
     raise ValueError(
         f"{MODEL}:{size} does not divide num_heads={config.num_heads} and "
@@ -56,11 +54,9 @@ def check(config: architecture.Config, size: int) -> None:
 
 def specs(config: architecture.Config, size: int,
           params: types.Params) -> types.Params:
-  """Returns a tree of `PartitionSpec` of parameters, or of their shapes.
-
-  A layer is split over `size` devices. Raises ValueError for a parameter that
-  was declared without axes.
-  """
+  """Returns a tree of `PartitionSpec` of parameters, or of their shapes. A
+  layer is split over `size` devices. Raises ValueError for a parameter that was
+  declared without axes."""
   check(config, size)
   declared = language_models.mesh_axes(config)
   counts = {parameters.HEADS: config.num_heads,
@@ -94,11 +90,9 @@ def specs(config: architecture.Config, size: int,
 
 def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
               size: int | None = None):
-  """Returns what `checkpoints.load` takes as `shardings`.
-
-  The mesh has axes "data" and "model". `size` is the number of devices that a
-  layer is split over: 1, or None for those of "model".
-  """
+  """Returns what `checkpoints.load` takes as `shardings`. The mesh has axes
+  "data" and "model". `size` is the number of devices that a layer is split
+  over: 1, or None for those of "model"."""
   size = mesh.shape[MODEL] if size is None else size
   return lambda params: jax.tree.map(
       functools.partial(NamedSharding, mesh), specs(config, size, params),
@@ -135,11 +129,9 @@ def language_model(lm: types.LanguageModel,
 
 @functools.lru_cache(maxsize=None)
 def head(found: types.Head) -> types.Head:
-  """Returns a head on a split target, computed by every device of a row.
-
-  Its parameters are on all devices. Its logits are split over the vocabulary,
-  as those of the target are.
-  """
+  """Returns a head on a split target, computed by every device of a row. Its
+  parameters are on all devices. Its logits are split over the vocabulary, as
+  those of the target are."""
   def whole(compute):
     return lambda *args: jax.lax.with_sharding_constraint(
         compute(*args), PartitionSpec())

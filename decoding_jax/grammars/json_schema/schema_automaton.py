@@ -255,10 +255,8 @@ def _state_at(nfa, states, waiting, key):
 
 
 def _add_or_none(build, parts, start):
-  """As `_add`; None as well for parts that are left out as endless.
-
-  Where they are needed, the whole is not possible either.
-  """
+  """As `_add`; None as well for parts that are left out as endless. Where they
+  are needed, the whole is not possible either."""
   if is_never(parts):
     return None
   try:
@@ -371,10 +369,8 @@ def _add_others(build, branch, names, places):
 
 
 def _other_names(build, branch, names):
-  """Returns the kinds of other names, and the parts of their values.
-
-  Names are spelled in one way, so that none of them is one of those before.
-  """
+  """Returns the kinds of other names, and the parts of their values. Names are
+  spelled in one way, so that none of them is one of those before."""
   if len(branch.patterns) > _MAX_PATTERNS:
     fail("#", f"more than {_MAX_PATTERNS} patterns of names in one object are "
          "not supported.")

@@ -19,11 +19,9 @@ class Malformed(ValueError):
 
 
 def parse(name: str, schema):
-  """Returns a schema, a dict or a text, as Python has JSON, checked.
-
-  Raises Malformed, naming keyword, value and what is allowed; ValueError for
-  what is no JSON, or is nested too deep.
-  """
+  """Returns a schema, a dict or a text, as Python has JSON, checked. Raises
+  Malformed, naming keyword, value and what is allowed; ValueError for what is
+  no JSON, or is nested too deep."""
   try:
     if not isinstance(schema, str):
       schema_source.check_depth(schema)

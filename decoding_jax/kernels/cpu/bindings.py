@@ -59,10 +59,8 @@ def rms_norm(x, scale, *, epsilon, plus_one):
 
 
 def attention(q, parts, *, cap):
-  """Returns a pair as of `dot_product_attention.merge`, in float32.
-
-  Slots that no query sees are not read. Spans say nothing that masks do not.
-  """
+  """Returns a pair as of `dot_product_attention.merge`, in float32. Slots that
+  no query sees are not read. Spans say nothing that masks do not."""
   queries = q.astype(jnp.float32).transpose(0, 2, 3, 1, 4)
   arrays = []
   for keys, values, mask, *_ in parts:

@@ -115,11 +115,8 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
 
 def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
                reward_states):
-  """Picks the best verified path of each row.
-
-  Returns its last node `[B]`, tokens and nodes `[B, n]`, and how many paths
-  `[B]` were verified.
-  """
+  """Picks the best verified path of each row. Returns its last node `[B]`,
+  tokens and nodes `[B, n]`, and how many paths `[B]` were verified."""
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
                               depths[None] <= room[:, None])

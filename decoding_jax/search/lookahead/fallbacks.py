@@ -93,12 +93,10 @@ def search(rows, passes, commits_rollout: bool, context: Context,
            options: candidates.SearchOptions, state: DecodeState,
            lookahead: Lookahead, continuation: TargetContinuation,
            reward_states) -> SearchResult:
-  """Chooses one token by a CDLH step in `rows [B]`; elsewhere count is 0.
-
-  The first logits of `lookahead` follow the text, and the cache of
-  `continuation` holds it. With `commits_rollout` the roll-out is committed too,
-  where its reward `passes`.
-  """
+  """Chooses one token by a CDLH step in `rows [B]`; elsewhere count is 0. The
+  first logits of `lookahead` follow the text, and the cache of `continuation`
+  holds it. With `commits_rollout` the roll-out is committed too, where its
+  reward `passes`."""
   # The cache of `lookahead` would have to be kept as a second copy.
   cache = continuation.cache.replace(length=state.length)
 

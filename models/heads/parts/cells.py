@@ -45,10 +45,8 @@ def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
 
 def rounds(cell: Cell, config, target, params, target_params, features, tokens,
            depth: int):
-  """Returns what a head predicts after the right tokens; see `of_pairs`.
-
-  The outputs that its logits are of stand for the target's hidden states.
-  """
+  """Returns what a head predicts after the right tokens; see `of_pairs`. The
+  outputs that its logits are of stand for the target's hidden states."""
   spec = assembly.Spec(config, target, cell)
   embeddings = cell.embed(spec, params, target_params, tokens)
   hidden = prefix_layers.forward(
