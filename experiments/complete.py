@@ -194,16 +194,10 @@ def _decoded(method, pair, batch, rows):
   """Yields records of the first rows of a batch, named by `rows`."""
   keys, prompts, lengths = batch
   out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
-      pair,
-      keys,
-      prompts,
-      lengths,
-      method=method,
+      pair, keys, prompts, lengths, method=method,
       max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
-      sampling=generation_flags.sampling(),
-      eos_id=pair.eos_id,
-      rows=_BATCH.value,
-      prefill_chunk=_PREFILL_CHUNK.value))
+      sampling=generation_flags.sampling(), eos_id=pair.eos_id,
+      rows=_BATCH.value, prefill_chunk=_PREFILL_CHUNK.value))
   out = jax.tree.map(np.asarray, out)
   texts = batching.decode(pair.tokenizer, out, lengths)
   written = [row[start:end] for row, start, end in zip(

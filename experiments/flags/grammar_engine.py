@@ -143,10 +143,7 @@ def report(params) -> str:
 
 
 def ends(pair, texts) -> tuple[np.ndarray, np.ndarray]:
-  """Returns which texts `[N, T]` may and must end, two arrays `[N]` bool.
-
-  By the grammar or stop strings of a pair; both are False without one.
-  """
+  """Returns which texts `[N, T]` may and must end by a grammar, `[N]` bool."""
   for processor, *kinds in (
       (dj.processors.automaton(), dj.processors.Automaton,
        dj.processors.SparseAutomaton),
