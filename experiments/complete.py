@@ -127,10 +127,8 @@ def _chosen(pair, prompts):
   if known or not prompts:
     return known or "autoregressive"
   texts = prompts[:max(_TRIED, _BATCH.value)]
-  lengths = np.array([len(x) for x in texts])
-  padded = np.zeros((len(texts), lengths.max()), np.int32)
-  for row, x in zip(padded, texts):
-    row[:len(x)] = x
+  _, padded, lengths = batches.batch_of(
+      jax.random.key(0), texts, np.arange(len(texts)), max(map(len, texts)))
   choice = generation_flags.choose(pair, padded, lengths, _BATCH.value)
   print(choice.report, flush=True)
   return choice.spec

@@ -56,10 +56,8 @@ def start(tool, load) -> Rival:
 
 
 def generate(rival, request) -> dict:
-  """Makes a rival generate; raises `Failure`, after which others may follow.
-
-  Returns `tokens` of each row without its prompt, `seconds`, and
-  `target_calls` and `peak_bytes`, which may be None.
+  """Returns `tokens` of each row without its prompt, `seconds`, and perhaps
+  `target_calls` and `peak_bytes`; raises `Failure`, and others may follow.
   """
   return _ask(rival, {"generate": request})
 

@@ -2,9 +2,7 @@
 
 At most ten candidates decode a few steps at a time, in turn with plain
 decoding, for 20 seconds; those that fall far behind the best one leave early.
-On a slow machine those are left out that would be compiled after a minute. A
-table tells what was measured, and what the speed would be if the target scored
-a tree at the cost of one token.
+On a slow machine those are left out that would be compiled after a minute.
 """
 
 import itertools

@@ -20,9 +20,8 @@ _SPAN = 0.1
 
 
 def measure(lm, params, batch, live_length, slots, tokens) -> list[float]:
-  """Times forwards of fresh tokens a row; returns medians for each of `tokens`.
-
-  A cache of `slots` slots has `live_length` committed tokens of each row.
+  """Returns median seconds of forwards of `tokens` fresh tokens a row, with
+  `live_length` committed tokens in a cache of `slots` slots.
   """
   timers = [timer(lm, params, batch, live_length, slots, size)
             for size in tokens]
