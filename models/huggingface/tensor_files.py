@@ -18,7 +18,6 @@ from models.folders import json_files
 from models.gguf import files as gguf_files
 from models.gguf import tensors as gguf_tensors
 from models.huggingface import block_scales
-from models.huggingface import torch_files
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 CONFIG = "config.json"
@@ -241,6 +240,7 @@ def _reader(path, name, dtype, shape, start, size):
 
 def _torch(path):
   """Opens the tensors of a file that torch has written."""
+  from models.huggingface import torch_files  # Few models need it.
   json_files.refuse_pointer(path)
   return {name: _stored(path, name, x)
           for name, x in torch_files.tensors(path).items()}

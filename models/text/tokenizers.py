@@ -23,7 +23,6 @@ from models.folders import json_files
 from models.folders import resolve
 from models.gguf import files as gguf_files
 from models.gguf import settings as gguf_settings
-from models.text import gguf_tokenizer
 from models.text import sentencepiece
 from models.text import text_growth
 from models.text import tokenizer_files
@@ -91,6 +90,7 @@ def load(folder) -> tokenizers.Tokenizer:
   """
   folder = resolve.folder(folder)
   if gguf_files.is_gguf(folder):
+    from models.text import gguf_tokenizer  # Few models need it.
     return _read(folder, folder, gguf_tokenizer.load)
   for name, read in _READERS.items():
     if (folder / name).is_file():
