@@ -22,35 +22,22 @@ from decoding_jax.types import (Array, Block, Cache, Context, DecodeState,
 
 @flax.struct.dataclass
 class Rollout:
-  """Greedy continuations; K paths a row, n steps.
-
-  Attributes:
-    tokens: `[B, K, 1 + n]` int32, the first one given.
-    valid: `[B, K, 1 + n]` bool; False after the end of the text.
-    log_probs: `[B, K, 1 + n]` float32, the model's own; 0 for the first one.
-    logits: `[B, K, V]` float32 after the first token.
-    block: `n * K` slots.
-    calls: `[B]` int32, forwards that some path of the row needed.
-  """
-  tokens: Array
-  valid: Array
+  """Greedy continuations; K paths a row, n steps."""
+  tokens: Array  # `[B, K, 1 + n]` int32, the first one given
+  valid: Array  # `[B, K, 1 + n]` bool; False after the end of the text
+  # `[B, K, 1 + n]` float32, the model's own; 0 for the first one
   log_probs: Array
-  logits: Array
-  block: Block
-  calls: Array
+  logits: Array  # `[B, K, V]` float32 after the first token
+  block: Block  # `n * K` slots
+  calls: Array  # `[B]` int32, forwards that some path of the row needed
 
 
 class RolloutModel(NamedTuple):
-  """Which model rolls out.
-
-  Attributes:
-    name: in the name of a method.
-    pick: `(context, target_cache, draft_cache) -> (model, params, cache)`.
-    needs_draft: whether that is the draft model.
-  """
-  name: str
+  """Which model rolls out."""
+  name: str  # In the name of a method
+  # `(context, target_cache, draft_cache) -> (model, params, cache)`
   pick: Callable[..., tuple[LanguageModel, Params, Cache]]
-  needs_draft: bool
+  needs_draft: bool  # Whether that is the draft model
 
 
 ROLLERS = {

@@ -17,11 +17,7 @@ from models.text import tokenizers
 
 
 def read(spec: str) -> dj.canvas.Method:
-  """Makes a method of a string such as "static(4)".
-
-  Raises:
-    UserError: naming the string and what is allowed.
-  """
+  """Makes a method of a string such as "static(4)"."""
   names = dj.canvas.methods.names()
   try:
     call = ast.parse(spec.strip(), mode="eval").body

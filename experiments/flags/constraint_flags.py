@@ -59,10 +59,7 @@ _SHOWN = 80
 
 def apply(pair: model_pair.ModelPair, prompt_length: int,
           budget: int) -> model_pair.ModelPair:
-  """Applies the processors that flags ask for to both models.
-
-  `prompt_length` is of the longest prompt, `budget` the most new tokens.
-  """
+  """Applies the processors that flags ask for to both models."""
   return _applied(pair, prompt_length, budget, _grammar)
 
 

@@ -15,7 +15,6 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import model_pair
 from experiments.timing import stopwatch
-from models.text import batching
 
 STREAM = flags.DEFINE_bool(
     "stream", False, "Print the text while it is generated; for methods that "
@@ -84,6 +83,7 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
   if pair.mesh is not None:
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
+  from models.text import batching  # If asked for.
   model_pair.check_prompts(pair, prompts, lengths)
   times, counts = [time.perf_counter()], []
   note("Compiling, or loading programs that were compiled before ...")

@@ -103,8 +103,7 @@ class _Finding(NamedTuple):
 def methods(draft: Any = True, batch: int = 1) -> list[dj.Method]:
   """Returns what `choose` may run: plain decoding, then all candidates.
 
-  `draft` is a draft model or head, or whether there is one; `batch` rows are
-  decoded together.
+  `draft` is a draft model or head, or whether there is one.
   """
   return [method_specs.read(spec) for spec in _specs(draft, batch)]
 
@@ -113,33 +112,24 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
            memory_budget=None) -> Choice:
   """Measures for some seconds, and chooses the method with the highest rate.
 
-  Args:
-    pair: a `model_pair.ModelPair` with parameters.
-    prompts: `[R, P]` int32, similar to those that will be decoded.
-    lengths: `[R]` int32.
-    max_new_tokens: the budget; at most 128 tokens of a text are decoded.
-    sampling: a `dj.Sampling`.
-    batch: B, rows decoded together, which take the prompts in turn; None for R.
-    memory_budget: bytes that a run may need by `memory_estimate`; of the
-      methods that fit, the one of fewest bytes is taken that keeps 95 % of the
-      speed (SpecMemo, arXiv 2506.01986). None for no limit.
-
-  Raises:
-    UserError: for models on a mesh, or a budget that nothing fits into.
+  `batch` rows, None for R, take the `prompts` `[R, P]` in turn. Of methods that
+  need at most `memory_budget` bytes, the one of fewest bytes is taken that
+  keeps 95 % of the speed (SpecMemo, arXiv 2506.01986). Raises `UserError` for
+  models on a mesh, or a budget that nothing fits into.
   """
   if pair.mesh is not None:
     raise launch.UserError("--method=auto and --mesh: steps are timed on one "
                            "device only; name a method.")
-  batch = batch or len(prompts)
+  batch, most = batch or len(prompts), memory_budget or 0
   greedy = np.all(np.asarray(sampling.temperature) == 0)
   sizes = {spec: _bytes(pair, spec, batch, prompts.shape[1], max_new_tokens,
                         greedy) if memory_budget else 0
            for spec in _specs(pair.draft, batch, pair.target.packs)}
-  if sizes[PLAIN] > (memory_budget or 0):
+  if sizes[PLAIN] > most:
     raise launch.UserError(
         f"--memory_budget: {PLAIN} needs about {sizes[PLAIN]:,} bytes at "
         f"least, and there are {memory_budget:,}.")
-  specs = [spec for spec, size in sizes.items() if size <= (memory_budget or 0)]
+  specs = [spec for spec, size in sizes.items() if size <= most]
   budget = min(max_new_tokens, _TOKENS)
   start = lambda spec, steps: _samples(
       pair, method_specs.read(spec), prompts, lengths, budget, sampling, batch,

@@ -22,12 +22,9 @@ _SPAN = 0.1
 
 
 class Curve(NamedTuple):
-  """Seconds of a forward by fresh tokens of a row, ascending.
-
-  `seconds` are medians of several rounds, `least` and `most` their range.
-  """
-  tokens: tuple[int, ...]
-  seconds: tuple[float, ...]
+  """Seconds of a forward by fresh tokens of a row."""
+  tokens: tuple[int, ...]  # Ascending.
+  seconds: tuple[float, ...]  # Medians of several rounds; then their range.
   least: tuple[float, ...]
   most: tuple[float, ...]
 
@@ -54,8 +51,6 @@ def measure(lm, params, batch, live_length, slots, tokens=None,
 
 def timer(lm, params, batch, live_length, slots, size):
   """Compiles forwards of `size` tokens a row; returns `() -> seconds` of one.
-
-  Other arguments are those of `measure`.
   """
   cache = lm.init_cache(batch, slots)
   cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))

@@ -1,10 +1,9 @@
-"""A chain that is copied from the text where it repeats itself, else drafted.
+"""A chain copied from the text where it repeats itself, else drafted.
 
-Where the last tokens of a text have occurred before, it often goes on as it did
-then, for many tokens: answers that quote their prompt. Elsewhere a model or a
-head drafts a few (SAM decoding, arXiv 2411.10666, section 3.3, chooses so).
-Which of the two depends on the text so far alone. A copied token is a sample of
-a distribution that has all its mass there, so that one verifier serves both.
+After an earlier occurrence of the last tokens a text often continues as it did
+then (SAM decoding, arXiv 2411.10666, section 3.3). The choice depends on the
+text alone, and a copied token is a sample of a point mass, so one verifier
+serves both.
 """
 
 import functools

@@ -13,17 +13,14 @@ from decoding_jax.validation import protocols, values
 
 
 class Rule(NamedTuple):
-  """A way to verify that methods offer by its name.
-
-  Attributes:
-    draws: how children may be drawn for it; the first one that a method can
-      draw is taken.
-    alias: its name in papers on chains, which is accepted as well.
-    maker: module next to this one, which few runs need, and function that
-      returns the verifier. None for `recursive`.
-  """
+  """A way to verify that methods offer by its name."""
+  # How children may be drawn for it; the first one that a method can draw is
+  # taken
   draws: tuple[Draws, ...]
+  # Its name in papers on chains, which is accepted as well
   alias: str | None = None
+  # Module next to this one, which few runs need, and function that returns the
+  # verifier. None for `recursive`.
   maker: str | None = None
 
 
@@ -63,9 +60,6 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
   Args:
     drafter: proposes trees; an expander stands for `drafters.of_model` of it.
     verifier: accepts children.
-
-  Returns:
-    The pair.
 
   Raises:
     ValueError: if the drafter's children are drawn otherwise than the verifier

@@ -181,11 +181,9 @@ class Visit(NamedTuple):
 
 
 def visit(choose, size: int, tree: DraftTree, probs, node, accept) -> Visit:
-  """Looks at a node of the path, of at most `size` children.
-
-  `choose` is one of the three above; `accept []` is what is left of the ratios
-  of its ancestors.
-  """
+  """Looks at a node of the path, of at most `size` children. `choose` is one of
+  the three above; `accept []` is what is left of the ratios of its
+  ancestors."""
   children, valid = tree_lib.children(tree, size, node)
   tokens = tree.tokens[children]
   target = probs(node)
