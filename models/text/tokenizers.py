@@ -1,10 +1,8 @@
 """Tokenizers, each of them one `tokenizer.json`.
 
-The object handed around is `tokenizers.Tokenizer` itself: `encode(text).ids`
-and `decode(ids)`. Those that are trained here are byte-level BPE: every text
-survives the round trip, since the alphabet is the 256 bytes and nothing is
-normalised. Those of published checkpoints are read as they are, but for
-truncation and padding, which no text is subject to.
+Objects are `tokenizers.Tokenizer`. Those trained here are byte-level BPE
+without normalisation, so every text survives the round trip. Published ones are
+read without truncation and padding.
 """
 
 import contextlib
