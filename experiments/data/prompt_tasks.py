@@ -109,7 +109,7 @@ def _examples(config, pair, now):
                 tuple(text_metrics.CORPUS))
   found = _records(config, task)
   form = prompt_templates.layout(task, found[0])
-  encode = _encoder(config, pair.tokenizer, form, now)
+  encode = encoder(config, pair.tokenizer, form, now)
   longest = room(config, pair)
   prompts, references, categories = [], [], []
   shortened, left_out, kind = 0, 0, _category_of(task)
@@ -146,18 +146,14 @@ def _records(config, task):
   found = records.load(data, task.get("dataset"))
   if config.category:
     found = _of_category(found, config.category)
-  left = [x for x in found if not _is_placeholder(task, x)]
+  elsewhere = task.get("placeholder")
+  left = [x for x in found if not elsewhere
+          or elsewhere not in json.dumps(x.value, default=str)]
   if not left:
     raise ValueError(f"data={data!r}: all {len(found)} examples refer to other "
                      f"data sets ('{task.placeholder} ...'): the tool of the "
                      "data set has to fill them in first.")
   return left
-
-
-def _is_placeholder(task, record):
-  """Tells whether the text of a record is elsewhere."""
-  text = task.get("placeholder")
-  return bool(text) and text in json.dumps(record.value, default=str)
 
 
 def _order(config, kinds):
@@ -194,7 +190,7 @@ def _of_category(found, category):
   return [record for record, kind in zip(found, kinds) if kind == category]
 
 
-def _encoder(config, tokenizer, form, now):
+def encoder(config, tokenizer, form, now=None):
   """Returns a function from the fields of a record to its encoded prompt."""
   if not config.chat:
     return lambda values: tokenizer_files.encode(

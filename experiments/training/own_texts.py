@@ -6,10 +6,9 @@ file, or written by the target as well: its chat template, cut off where a user
 speaks, is continued by what users say (Magpie, arXiv 2406.08464). A target
 without a template begins with its first token.
 
-Texts are sampled in the batch queue, so that a row that has ended makes room
-for the next prompt, and kept in files of `CHUNK` texts each: a run that was
-killed goes on after the last file. A drafter that is to serve greedy decoding
-too needs greedy answers among them.
+Texts are kept in files of `CHUNK` texts each: a run that was killed goes on
+after the last file. A drafter that is to serve greedy decoding too needs greedy
+answers among them.
 """
 
 import functools
