@@ -91,7 +91,6 @@ def _check_name(what, name, known):
 
 
 def _continuations(config, tokenizer):
-  """Takes passages of texts as prompts, all of one length."""
   if not config.data:
     raise ValueError("data is empty: task='text' needs a file.")
   texts = records.texts(config.data)
@@ -139,7 +138,6 @@ def _examples(config, pair, now):
 
 
 def _records(config, task):
-  """Returns the records that prompts are made of, in the order of the file."""
   data = config.data
   if not data and task.get("file"):
     data = str(_FILES / task.file)
@@ -157,7 +155,6 @@ def _records(config, task):
 
 
 def _order(config, kinds):
-  """Returns record numbers in the order in which prompts are taken."""
   order = np.random.default_rng(config.seed).permutation(len(kinds))
   if not config.balanced:
     return order
@@ -222,7 +219,6 @@ def positions(pair, max_new_tokens, method=None):
 
 
 def _note(config, found, used, shortened, left_out, longest):
-  """Reports in one line how many examples were used, cut and left out."""
   kind = f" of category {config.category}" if config.category else ""
   line = (f"Task {config.task}: {used} prompts of the first {used + left_out} "
           f"of {found} examples{kind}, in an order drawn with seed "

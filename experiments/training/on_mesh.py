@@ -117,7 +117,6 @@ def check_rows(config, value: str, data: int) -> None:
 
 
 def _written_rows(config) -> list[int]:
-  """Returns how many texts a teacher writes together, if it does."""
   own = own_texts.is_source(config)
   return [config.sample_batch] * bool(own or config.sample_fraction) + [
       own_texts.CHUNK] * own

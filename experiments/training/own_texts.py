@@ -99,7 +99,6 @@ def data(config, tokenizer, teacher) -> batches.Data:
 
 
 def _prompts_of_file(config):
-  """Reads prompts: texts, or lists of messages."""
   found = records.load(config.prompts, by_line=True, name="--config.prompts")
   return [x.value if isinstance(x.value, str)
           else records.find(x, config.prompts_field) for x in found]
@@ -124,8 +123,6 @@ def _template(name, tokenizer):
 
 
 class _Writer:
-  """Writes texts after prompts, a file after the other."""
-
   def __init__(self, config, tokenizer, teacher):
     self.config, self.teacher = config, teacher
     self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None

@@ -123,7 +123,6 @@ def check(config) -> None:
 
 
 def _check_pieces(config):
-  """Raises a ValueError for what no dual encoder is trained on."""
   size = config.prefix_length + config.suffix_length
   if config.prefix_length < 1 or config.suffix_length < 4 or any(
       length % size for length in config.windows):
@@ -138,7 +137,6 @@ def _check_pieces(config):
 
 
 def _check_head(config):
-  """Raises a ValueError for a head that cannot be trained."""
   if config.head not in head_objectives.KINDS:
     raise ValueError(f"--config.head={config.head!r} is not one of "
                      f"{', '.join(head_objectives.KINDS)}.")
@@ -172,7 +170,6 @@ def _check_samples(config):
 
 
 def _check_export(config):
-  """Raises a ValueError if the exported model would replace other files."""
   export = pathlib.Path(config.export).resolve()
   # The export may replace the tokenizer's folder, as it includes the tokenizer.
   kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run"}
@@ -235,7 +232,6 @@ def _objective(config):
 
 
 def _source(config):
-  """Returns the module that reads the training data."""
   if config.canvas_tasks:
     return canvas_tasks
   if config.preferences:
@@ -299,7 +295,6 @@ def _with_head(config, run):
 
 
 def _check_start(config, head, params):
-  """Raises a ValueError for the parameters of another head."""
   shapes = jax.eval_shape(
       lambda: head_objectives.init(jax.random.key(0), head))
   kinds = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
@@ -396,7 +391,6 @@ def fingerprint(config, run: Run) -> str:
 
 
 def _check_room(config, teacher):
-  """Raises a ValueError if the teacher cannot write so long a sample."""
   if (config.sample_fraction or own_texts.is_source(config)) and (
       teacher.max_length) and (
       config.sample_length > teacher.max_length):

@@ -119,7 +119,6 @@ class Task(NamedTuple):
 
 
 def _language(lm, mesh):
-  """Next-token cross entropy."""
   causal_logits = on_mesh.logits(lm, mesh)
   return lambda params, batch: {"held_out_loss": losses.cross_entropy(
       causal_logits(params, batch.tokens[:, :-1]), batch.tokens[:, 1:],
