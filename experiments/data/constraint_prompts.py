@@ -14,11 +14,7 @@ from models.text import tokenizer_files
 
 
 def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
-  """Returns a function from the fields of an example to its prompt's tokens.
-
-  Raises `ValueError` or `FileNotFoundError` without a template, and for a chat
-  template that is missing or wrong.
-  """
+  """Returns a function from fields of an example to its prompt's tokens."""
   form = config.prompt
   if not form.template:
     raise ValueError("prompt.template is empty: it says what the target is to "
@@ -32,10 +28,7 @@ def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
 
 
 def of_chats(config, tokenizer) -> Callable[[list], list[int]]:
-  """Returns a function from messages to tokens, by the target's chat template.
-
-  Raises `ValueError` or `FileNotFoundError` if it is missing or wrong.
-  """
+  """Returns a function from messages to tokens, by the chat template."""
   encode = chat_template.encoder(launch.model_folder(config.target), tokenizer)
   return lambda messages: encode(messages).ids
 

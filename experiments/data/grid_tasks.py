@@ -20,10 +20,8 @@ FEWEST_BLANKS, MOST_BLANKS = 6, 11
 
 @functools.cache
 def grids(boxes: bool) -> np.ndarray:
-  """Returns all grids `[G, 16]` of 0 to 3, each once in each row and column.
-
-  With `boxes` also once in each quarter: 288 Sudokus; else 576 Latin squares.
-  """
+  """Returns all grids `[G, 16]` of 0 to 3, each once in rows and columns."""
+  # With `boxes` also once in each quarter: 288 Sudokus; else 576 squares.
   found = [[]]
   for cell in range(CELLS):
     found = [[*grid, value] for grid in found for value in range(SIZE)

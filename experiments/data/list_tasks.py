@@ -52,12 +52,10 @@ def _shuffle():
 
 
 def _edit(edit, places: int, joins: bool, chosen: bool):
-  """Returns the task to edit a line at one place.
-
-  `edit` is `(line, place, new) -> line`, places counted from 0; a line of n has
-  `n + places`. `joins` says whether there is a new person, `chosen` whether any
-  place is right; else it is an argument.
-  """
+  """Returns the task to edit a line at one place."""
+  # `edit` is `(line, place, new) -> line`; a line of n has `n + places` places.
+  # `joins`: whether there is a new person; `chosen`: whether any place is
+  # right, else it is an argument.
   def draw(rng):
     *given, new = line(rng, int(rng.integers(SHORTEST, LONGEST + 1)) + 1)
     place = int(rng.integers(len(given) + places))

@@ -44,12 +44,7 @@ class Examples(NamedTuple):
 
 
 def load(config, pair, now=None) -> Examples:
-  """Loads `config.prompts` examples; a larger number extends a smaller one.
-
-  The config is as in `configs/rsd.py`; `now` is the date that a chat template
-  inserts. Raises a `UserError` for an unknown task, a file that cannot be read,
-  a field that is missing, and for too few prompts.
-  """
+  """Loads `config.prompts` examples; a larger number extends a smaller one."""
   _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
   _check_name("too_long", config.too_long, prompt_templates.SIDES)
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
@@ -72,11 +67,7 @@ def load(config, pair, now=None) -> Examples:
 
 
 def score(examples, texts, seed=0):
-  """Scores texts, one a prompt, by the metrics of a task.
-
-  Returns a dict from the name of a metric to [figure, low, high] of a 95 %
-  interval.
-  """
+  """Scores texts, one a prompt: metric -> [figure, low, high], of 95 %."""
   if not examples.metrics:
     return {}
   if examples.stop:
@@ -215,10 +206,8 @@ def _encoder(config, tokenizer, form, now):
 
 
 def room(config, pair):
-  """Returns the most tokens of a prompt; None for any number.
-
-  `config.longest_prompt`, or, if that is 0, the positions that the models have.
-  """
+  """Returns the most tokens of a prompt; None for any number."""
+  # `config.longest_prompt`, or, if that is 0, the positions of the models.
   argument_checks.check_budget(1, config.max_new_tokens, pair.target,
                                pair.draft)
   longest = min(positions(pair, config.max_new_tokens),
@@ -227,10 +216,8 @@ def room(config, pair):
 
 
 def positions(pair, max_new_tokens, method=None):
-  """Returns the positions that the models leave for a prompt, or infinity.
-
-  Without a `method` a prompt stays within the drafter's window in any case.
-  """
+  """Returns the positions that the models leave for a prompt, or infinity."""
+  # Without a `method` a prompt stays within the drafter's window.
   draft = (argument_checks.limiting_draft(method, pair.draft) if method
            else pair.draft)
   return min((model.max_length - max_new_tokens

@@ -27,10 +27,7 @@ class Memory(NamedTuple):
 
 
 def compile_(traced, platform="tpu"):
-  """Compiles a `jax.stages.Traced` for its devices, "tpu" or "cuda".
-
-  Raises a `UserError` if it does not fit into the memory of a device.
-  """
+  """Compiles a `jax.stages.Traced`, "tpu" or "cuda"; raises `UserError`."""
   try:
     lowered = traced.lower(lowering_platforms=(platform,))
     return lowered.compile()

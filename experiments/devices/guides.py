@@ -61,12 +61,7 @@ HELP = ("What changes the target's distribution: contrastive(alpha, beta, "
 
 
 def apply(pair, spec: str, where: str = "--guide"):
-  """Returns the pair with the target that a call of a guide names; "": itself.
-
-  Raises a `UserError`, which names `where`, for anything but a guide, for
-  models or sizes that it cannot have, and for a mesh or a head, which know one
-  target.
-  """
+  """Returns the pair with the target of a guide's call; "": itself."""
   if not spec:
     return pair
   name, sizes = method_specs.call(spec, where, _takes(where))

@@ -41,12 +41,10 @@ class _Instruction(NamedTuple):
 
 
 def of_step(text) -> list[Kernel]:
-  """Returns the `Kernel`s of one turn of the loop that reads the most.
-
-  In the HLO text of a generation this is the loop over its steps. Of branches
-  the one that reads the most is taken; an inner loop without a known number of
-  turns takes one. Empty without a loop.
-  """
+  """Returns the `Kernel`s of a turn of the loop that reads the most."""
+  # In the HLO text of a generation this is the loop over its steps. Of branches
+  # the one that reads the most is taken; an inner loop without a known number
+  # of turns takes one. Empty without a loop.
   program = _parse(text)
   turns = [_kernels(program, _CALLED.search(x.rest)[1])
            for body in program.values() for x in body if x.opcode == "while"]

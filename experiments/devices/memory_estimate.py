@@ -79,17 +79,10 @@ def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
 
 def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
              shared=0) -> Need:
-  """Estimates the bytes that a run needs on each device.
-
-  Args:
-    pair: a `ModelPair`, whose parameters may be shapes.
-    kinds: the pairs or decoders that will decode, one after the other.
-    batch: rows decoded together.
-    width: P, tokens of the longest prompt.
-    max_new_tokens: the budget.
-    ways: how a mesh divides arrays.
-    shared: tokens that all prompts begin with, and caches keep once.
-  """
+  """Estimates the bytes that a run needs on each device."""
+  # The parameters of the pair may be shapes. `kinds` are pairs or decoders, one
+  # after the other; `width` is the P tokens of the longest prompt, `shared` are
+  # those that all prompts begin with.
   decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
   slots = most_slots(kinds, width, max_new_tokens, shared)
   models = [(pair.target, pair.target_params)]
@@ -199,10 +192,8 @@ def _bytes(arrays):
 
 
 def _largest(lm, params, batch, tokens, slots, logits, times):
-  """Returns `times` the bytes of the largest array that a forward computes.
-
-  Without `logits` only the block is asked for.
-  """
+  """Returns `times` the bytes of the largest array of a forward."""
+  # Without `logits` only the block is asked for.
   def forward(params, fresh, cache, block, mask):
     found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
     return found if logits else found[1]

@@ -53,11 +53,9 @@ def distinct_2(texts):
 
 
 def corpus_bleu(texts, references, seed=0):
-  """Computes corpus BLEU as `sacrebleu.corpus_bleu`, and its interval.
-
-  Returns [figure, low, high] in 0..100, with the 95 % bootstrap interval over
-  texts; a single text has None for the latter two.
-  """
+  """Returns corpus BLEU, low and high (0..100) of its 95 % interval."""
+  # It is that of `sacrebleu.corpus_bleu`, the bootstrap is over texts; a single
+  # text has None for the latter two.
   scores = _sentence_bleus(texts, references)
   # Corpus BLEU adds up matches and n-grams by order, and both lengths.
   counts = np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len]

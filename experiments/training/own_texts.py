@@ -80,10 +80,7 @@ def texts(config) -> list[str]:
 
 
 def data(config, tokenizer, teacher) -> batches.Data:
-  """Samples the texts, or reads those of an earlier start; makes batches.
-
-  The loss is over what the teacher, a pair of `on_mesh.teacher`, has written.
-  """
+  """Samples the texts, or reads them; the loss is over what was written."""
   write = _Writer(config, tokenizer, teacher)
   start, encode = _template(config.teacher, tokenizer)
   questions = _prompts_of_file(config) if config.prompts else []

@@ -195,12 +195,9 @@ def _check_export(config):
 
 
 def architecture(config) -> transformer.Config:
-  """Returns the architecture: the preset's, with the sizes of the config.
-
-  With a head it is that of the target. Without a preset `config.sizes` must
-  have `dim`, `num_layers` and `num_heads`; what else it has not follows from
-  them, or from the teacher. Raises a `ValueError` that names a size.
-  """
+  """Returns the architecture, of the target with a head."""
+  # Without a preset `dim`, `num_layers` and `num_heads` are needed; the other
+  # sizes follow from them, or from the teacher.
   if config.head:
     return checkpoints.architecture(config.teacher)
   given = {name: size for name, size in config.sizes.items() if size}
