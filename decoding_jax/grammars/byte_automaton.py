@@ -1,8 +1,7 @@
 """Automata over bytes as automata over the tokens of a vocabulary.
 
 All states read the vocabulary at once, level by level of the trie of its
-tokens: what is left at a level are the pairs of a state and a beginning of
-tokens that the state allows.
+tokens.
 """
 
 from collections.abc import Sequence

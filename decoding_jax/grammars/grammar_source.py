@@ -1,7 +1,7 @@
 """Texts of grammars, Lark or GBNF: their size, special tokens, characters.
 
-Engines read a grammar by recursion and have limits of their own, some of which
-end the process. So what is too large is refused before.
+Engines recur, and some of their own limits end the process, so large grammars
+are refused first.
 """
 
 import itertools

@@ -1,9 +1,7 @@
 """Automata over tokens of which each state allows few: a trie of many texts.
 
-A table of Q states and V tokens is out of the question for a catalogue. Here
-the arcs of a state lie side by side, as rows of a sparse matrix do (compressed
-sparse rows), and each state looks through as many of them as the state with the
-most has.
+Arcs of a state are adjacent, as in compressed sparse rows: a dense table of Q
+states and V tokens would not fit for a catalogue.
 """
 
 import flax.struct

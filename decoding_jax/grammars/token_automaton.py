@@ -304,10 +304,9 @@ def _words(name, strings, names):
 
 
 def _search(words):
-  """Returns the search for any of several words. That is `[Q, S]` int32, the
-  state after each symbol; the state in which a word was met; and the symbols of
-  the special tokens that occur, numbered from 256 on: a dict from tokens to
-  sequences of one."""
+  """Returns the search for any of several words: `[Q, S]` int32 next states,
+  the state in which a word was met, and a dict from special tokens to sequences
+  of their symbol, numbered from 256 on."""
   num_bytes = token_text.NUM_BYTES
   special = sorted({x for word in words for x in word if x >= num_bytes})
   numbers = {x: num_bytes + i for i, x in enumerate(special)}

@@ -40,13 +40,10 @@ def write_slots(targets, sources, start):
 
 
 def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
-  """Copies slots of a block after the prefix of each row of a cache.
-
-  Keys are tuples of `[..., B, H, C, S]`, values of `[..., B, H, S, C]`; of a
-  block they have N slots. `slots [B, K]` are those of the block in order,
-  `lengths [B]` where to; a start beyond S - K is moved back to it. Some arrays
-  of the cache may be `mesh_axes.SplitSlots`.
-  """
+  """Copies slots of a block after the prefix of each row of a cache. Keys are
+  tuples of `[..., B, H, C, S]`, values of `[..., B, H, S, C]`, of a block with
+  N slots. `slots [B, K]` are block slots in order, `lengths [B]` their targets,
+  at most S - K. Cache arrays may be `mesh_axes.SplitSlots`."""
   arrays, fresh = keys + values, fresh_keys + fresh_values
   split = [i for i, x in enumerate(arrays) if mesh_axes.is_split(x)]
   if not split:

@@ -1,8 +1,7 @@
 """Attention of fresh tokens to a cache and to each other, in one softmax.
 
-Attentions to several stretches of keys are merged by the log-sum-exp of their
-scores, so that each can be computed in its own way: scores of a cache, which
-are many, never lie in the memory of an accelerator.
+Attentions to several stretches of keys are merged by their log-sum-exp, so that
+scores of a cache never lie in an accelerator's memory.
 """
 
 import functools

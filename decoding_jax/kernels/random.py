@@ -1,10 +1,8 @@
 """Random keys and numbers, of which a step of decoding needs many.
 
-On a CPU JAX's generator is a loop through memory, and by default it computes
-twice the bits that are asked for. This is the same function, Threefry-2x32 with
-20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"),
-as plain arithmetic that a compiler fuses with what the bits are used for. Keys
-and uniform numbers are those of `jax.random`.
+Equal to `jax.random` for keys and uniforms: Threefry-2x32 with 20 rounds
+(Salmon et al. 2011), as plain arithmetic that fuses with its consumers, while
+JAX's generator on a CPU is a loop through memory.
 """
 
 import math

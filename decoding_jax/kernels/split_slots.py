@@ -1,17 +1,12 @@
 """KV caches whose slots are split over the devices of a layer.
 
-Of n devices that share a layer (`mesh_axes.split_by_compiler`), g = gcd(H, n)
-have different ones of the H key/value heads, and s = n / g the same heads of
-different slots: device h s + j has slots j, j + s, j + 2 s, ... of the h-th
-part of the heads. Each attends to its own slots, of blocks too, and the
-attentions are merged by the log-sum-exp of their scores.
+Of n devices (`mesh_axes.split_by_compiler`), g = gcd(H, n) have different ones
+of the H key/value heads, and s = n / g the same heads of different slots:
+device h s + j has slots j, j + s, j + 2 s, ... of the h-th part of the heads.
+Each attends to its own slots, and attentions are merged by their log-sum-exp.
 
-Slots are dealt out in turn. So however short a text is, and wherever a window
-begins, all devices read equally many slots, and all write a part of a prompt.
-If each had consecutive slots, one would read a text of S / s tokens alone.
-
-That order is a type, `mesh_axes.SplitSlots`: code that does not know of it
-fails.
+Slots are dealt out in turn so that all devices read equally many, however short
+a text is. `mesh_axes.SplitSlots` marks this order: other code fails on it.
 """
 
 import jax

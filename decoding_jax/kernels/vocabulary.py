@@ -1,11 +1,8 @@
 """Arrays over a vocabulary, whole or split over the devices of a layer.
 
-On a mesh whose compiler splits layers (`mesh_axes.split_by_compiler`), logits
-and all that is made of them, distributions, noise and residuals, keep their
-last axis V split: of n devices each has ceil(V / n) numbers. Elementwise
-operations need nothing else, and a sum or a maximum exchanges one number. These
-are the operations that a compiler would gather all of V for. Rules are written
-on them once; on one device they are what their names say.
+On a mesh whose compiler splits layers (`mesh_axes.split_by_compiler`) logits,
+distributions, noise and residuals keep their last axis V split, ceil(V / n)
+numbers a device. These are the operations for which a compiler would gather V.
 """
 
 import math

@@ -56,23 +56,10 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
 
 def commit(cache: types.Cache, block: types.Block, slots,
            count) -> types.Cache:
-  """Copies slots of a block after the prefix of each row.
-
-  All K slots are written, whatever the count: what lies after the length is
-  masked, and overwritten by the next commit. Recurrent states go on by the
-  count alone. The caller sees to it that
-  `length + K` is within the capacity: beyond it, XLA would move the write
-  back over the prefix without a word.
-
-  Args:
-    cache: the cache.
-    block: fresh keys, values and features.
-    slots: `[B, K]` int32, block slots in the order in which they follow.
-    count: `[B]` int32, how many of them count.
-
-  Returns:
-    The cache, longer by `count`.
-  """
+  """Copies the block slots `[B, K]` after the prefix of each row; `count [B]`
+  of them count. All K are written: those after the length are masked, and
+  overwritten by the next commit. The caller ensures that `length + K` is within
+  the capacity: beyond it XLA would silently write back over the prefix."""
   start = cache.length - num_shared(cache)
   keys, values = kernels.commit(cache.keys, cache.values, block.keys,
                                 block.values, slots, start)
@@ -95,11 +82,7 @@ def begun_states(cache: types.Cache):
 
 
 def rewind(cache: types.Cache, length) -> types.Cache:
-  """Sets the length `[B]`, of a cache whose slots hold so many tokens.
-
-  Raises:
-    ValueError: if there are recurrent states, which know one length.
-  """
+  """Sets the length `[B]`; raises ValueError for recurrent states."""
   if cache.states:
     raise ValueError("this method sets a cache back to an earlier length, "
                      "which a model with recurrent layers cannot do: another "
@@ -145,15 +128,9 @@ def take_slots(block: types.Block, slots) -> types.Block:
 
 
 def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
-  """Copies the first slots of each row and its newest ones.
-
-  Where slots are split over devices, these numbers are rounded up, and up to
-  one slot a device less than the window is seen. Slots of the result are in
-  order, but are positions no more.
-
-  Raises:
-    ValueError: if there are recurrent states, which hold all tokens.
-  """
+  """Copies the first slots of each row and its newest ones, in order. Where
+  slots are split over devices the numbers are rounded up, and up to one slot a
+  device less is seen. Raises ValueError for recurrent states."""
   if cache.states:
     raise ValueError("a window of the newest tokens of a model with recurrent "
                      "layers: their states hold all tokens.")

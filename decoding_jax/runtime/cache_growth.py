@@ -1,8 +1,6 @@
-"""Caches that grow: what a step costs follows the length, not the budget.
+"""Caches that grow: a step's cost follows the length, not the token budget.
 
-Attention runs over all slots of a cache, filled or not. So a generation with a
-large budget begins with small caches, and goes on with twice as large ones when
-they are full. Each size is a program of its own, compiled when it is reached.
+Caches begin small and double when full; each size is compiled on first use.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Particles: weighted samples that are resampled (sequential Monte Carlo).
 
 The log-weight of a text is the score of its beam. A row resamples when its
-effective sample size is small: then all its texts get the mean weight, so that
-the mean weight at the end is an unbiased estimate of the normaliser (Chopin and
+effective sample size is small; its texts then get the mean weight, so the final
+mean weight is an unbiased estimate of the normaliser (Chopin and
 Papaspiliopoulos 2020, "An introduction to sequential Monte Carlo", chapter 10).
 """
 

@@ -1,5 +1,4 @@
-"""The one target forward of a step; functions differ in the nodes they
-score."""
+"""Target forwards of a step; they differ in the nodes that are scored."""
 
 import functools
 

@@ -198,17 +198,9 @@ def as_tree(draft, layout, tokens, parents, valid) -> DraftTree:
 
 
 def acceptance(rule, target, draft, tokens, valid):
-  """What a rule accepts at one node, in any type of floats.
-
-  Args:
-    rule: of a `Verifier`.
-    target, draft: `[V]`.
-    tokens, valid: `[K]`, children in their order.
-
-  Returns:
-    `[K]`, the probability of each child when those before it are rejected,
-    and `[V]`, the residual when all are.
-  """
+  """Returns probabilities `[K]` that a rule accepts each child after rejecting
+  those before it, and the residual `[V]` after rejecting all. `target` and
+  `draft` are `[V]`, `tokens` and `valid [K]` children in order."""
   ranks = jnp.arange(len(tokens))
   accepts = lambda k, u: rule(jnp.where(ranks == k, u, 1.0), target, draft,
                               tokens, valid)[0] == k
@@ -288,21 +280,10 @@ def _by_levels(layout, tree: DraftTree, target):
 
 
 def ends(subject, trees: Trees, target):
-  """Returns where the path of a call ends, and what follows it.
-
-  Args:
-    subject: a `Verifier` with a rule, one of those of this library; or
-      a search, `(uniforms [M], K, tree, probs) -> (node, weights [V])`, that
-      tests children before their parent.
-    trees: that can be drawn.
-    target: `[V, V]`.
-
-  Returns:
-    `[n, M]` probabilities of each tree and node, and `[n, M, V]`.
-
-  Raises:
-    ValueError: for another verifier with a walk of its own.
-  """
+  """Returns where the path of a call ends, `[n, M]` probabilities of each tree
+  and node, and what follows it, `[n, M, V]`. `subject` is a `Verifier` with a
+  rule, or a search `(uniforms [M], K, tree, probs) -> (node, weights [V])` that
+  tests children before their parent. Raises ValueError for other verifiers."""
   walks = {
       layers.walk: _by_levels,
       traversal.walk: functools.partial(_by_search, traversal.of_tree),
@@ -324,15 +305,9 @@ def ends(subject, trees: Trees, target):
 
 
 def joint_distribution(subject, trees: Trees, target):
-  """Returns the distribution of the first tokens of a call, `[V, ..., V]`.
-
-  Args:
-    subject, trees, target: see `ends`.
-
-  Returns:
-    The path, the token after it and as many of the target as fill D + 1; and
-    the expected number of tokens of the call.
-  """
+  """Returns the distribution `[V, ..., V]` of the first D + 1 tokens of a call,
+  filled up by the target, and the expected number of tokens of the call.
+  Arguments are as in `ends`."""
   chances, rests = ends(subject, trees, target)
   length = len(trees.layout.widths) + 1
   probs, emitted = np.zeros((len(target),) * length), 0.0

@@ -1,9 +1,8 @@
 """The rule of a verifier alone, integrated over its uniforms at many nodes.
 
-All draws of the children of a node are enumerated, and the uniforms are
-a quasi-random sequence: a bias of 1e-3 is seen in seconds, where texts would
-need a million. Few nodes with many points show a rule that is always a little
-wrong; many nodes with few points one that is wrong at some of them.
+All draws of children are enumerated, and uniforms are quasi-random: a bias of
+1e-3 is seen in seconds. Few nodes with many points show a rule that is always
+slightly wrong, many nodes with few points one that is wrong at some.
 """
 
 import functools
@@ -51,13 +50,8 @@ def can_integrate(verifier: Verifier, draws: Draws) -> bool:
 
 def errors(verifier: Verifier, draws: Draws, count: int, vocab_size: int = 4):
   """Returns a `NodeError` of the worst node of each pass, if it is wrong.
-
-  Args:
-    verifier: with a rule.
-    draws: how children are drawn.
-    count: K, at most.
-    vocab_size: V; no fewer than K.
-  """
+  `draws` is how up to `count` = K children are drawn; `vocab_size` is at least
+  K."""
   count, found = min(count, vocab_size), []
   for number, points, *bounds in _PASSES:
     allowed = bounds[count > 2]

@@ -1,7 +1,6 @@
 """Checkpoints written one parameter at a time.
 
-Orbax takes a tree of arrays; here the leaves are arrays that are read when it
-is their turn, so that a model is never in memory as a whole.
+Orbax takes a tree of arrays; here its leaves read themselves when written.
 """
 
 import dataclasses

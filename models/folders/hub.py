@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub, such as "hub:HuggingFaceTB/SmolLM2-135M".
 
-`huggingface_hub` downloads each model once, into its own cache, and shows the
-progress. `HF_HOME` sets the place of the cache, `HF_TOKEN` gives access to
-gated models, and with `HF_HUB_OFFLINE=1` only the cache is used.
+`huggingface_hub` downloads each model once. `HF_HOME` sets the cache,
+`HF_TOKEN` gives access to gated models, `HF_HUB_OFFLINE=1` allows the cache
+only.
 """
 
 import functools

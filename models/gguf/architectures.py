@@ -1,7 +1,6 @@
 """The architectures of GGUF files: their keys, names of tensors, and layouts.
 
-A row says in what a family differs from a Llama; see `Architecture`. What
-llama.cpp has in its code rather than in the file is `fixed`.
+A row is what differs from a Llama; `fixed` is what llama.cpp hard-codes.
 """
 
 from typing import Any, NamedTuple

@@ -1,7 +1,6 @@
 """Metadata of GGUF files as the fields of a Hugging Face `config.json`.
 
-Every key of the architecture is understood, or known not to change what the
-model computes, or refused by its name.
+Each key of the architecture is read, known to be irrelevant, or refused.
 """
 
 import pathlib

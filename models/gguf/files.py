@@ -1,10 +1,8 @@
 """Reads GGUF files: metadata, and tensors one by one.
 
-A file is a header (magic, version, two counts), metadata (key, type, value),
-a description of each tensor, and the tensors' bytes, aligned:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is parsed
-here, since vocabularies of 262,144 tokens are in it; the package `gguf` knows
-the quantised types.
+The layout is https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The
+header is parsed here, since it holds vocabularies of 262,144 tokens; the
+package `gguf` decodes quantised types.
 """
 
 import functools
@@ -59,10 +57,10 @@ def is_gguf(path) -> bool:
 
 
 def read(path) -> File:
-  """Reads metadata and descriptions of tensors, of all parts of a split file. A
-  split file is named by its first part, "...-00001-of-0000N.gguf". Raises
-  FileNotFoundError for a missing part, and ValueError naming the file if it is
-  damaged, of another version, no first part, or without the package `gguf`."""
+  """Reads metadata and descriptions of tensors, of all parts of a split file,
+  named by its first part, "...-00001-of-0000N.gguf". Raises FileNotFoundError
+  for a missing part, ValueError naming a file that is damaged, of another
+  version or no first part, or without the package `gguf`."""
   path = pathlib.Path(path)
   try:
     about = path.stat()

@@ -1,12 +1,10 @@
 """Block drafters: one forward drafts several tokens (DFlash, DSpark, JetSpec).
 
-A few layers read the root and a mask for each token after it, all at once, and
-attend to each other and to keys and values that the layers' own projections
-make of the target's features. What they say of a position depends on no other
-drafted token: the distribution is a product. DSpark adds to the logits a bias
-of the token before, of low rank, so that children of all nodes of a level cost
-one small product and no forward; JetSpec's positions attend to those before
-them alone.
+A few layers read the root and a mask for each further token, attending to each
+other and to their own projections of the target's features. No position depends
+on another drafted token: the distribution is a product. DSpark adds a low-rank
+bias by the token before, one small product a level; JetSpec's positions are
+causal.
 
 Formats were read in z-lab/dflash (model.py) and deepseek-ai/DeepSpec
 (deepspec/modeling/dspark); docs/heads.md names the commits.

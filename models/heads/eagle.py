@@ -1,18 +1,14 @@
 """EAGLE (arXiv 2401.15077, 2406.16858, 2503.01840): a layer on features.
 
-The head is a decoder layer that reads, for each token, its embedding and the
-target's features of the token before it, and makes features of its own: these
-take the place of the target's where a token was drafted. EAGLE-1 and -2 read
-the last hidden state, and share the target's output layer; EAGLE-3 reads the
-outputs of three layers and has an output layer of its own, perhaps of the most
-frequent tokens alone. The draft vocabulary is `params["tokens"]`. An output
-layer that is rows of the target's, `params["output"]`, is not learned.
+A decoder layer reads each token's embedding and the target's features of the
+token before, and makes features for drafted tokens. EAGLE-1 and -2 read the
+last hidden state and share the target's output layer; EAGLE-3 reads three
+layers and has its own, perhaps of the most frequent tokens, `params["tokens"]`.
+A shared output layer, `params["output"]`, is not trained.
 
-FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the embedding of the token is
-the gate of a feed-forward layer on the projected features, and so picks among
-more dimensions (section 3.1); and the layer has two outputs, one for logits and
-one for the features that it reads next, each with a loss of its own (section
-3.2).
+FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the token's embedding gates a
+feed-forward layer on the features (section 3.1), and separate outputs give
+logits and the next features, each with its own loss (section 3.2).
 """
 
 import dataclasses

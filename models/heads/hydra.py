@@ -1,12 +1,10 @@
 """Hydra (arXiv 2402.05109): Medusa heads that depend on the draft so far.
 
 Head i reads the target's last hidden state before the root, and the embeddings
-of the root and of the i drafted tokens after it: so each node of a tree has a
-distribution of its own, of a product with few rows. Hydra++ (section 4) puts a
-decoder layer over the hidden states of all tokens first.
-
-The format was read in zankner/Hydra@3f39fbd2 (mlp_head.py, prefix_mlp_head.py
-of hydra/model/hydra_heads).
+of the root and i drafted tokens: each tree node has its own distribution, at a
+product of few rows. Hydra++ (section 4) first applies a decoder layer to all
+hidden states. The format was read in zankner/Hydra@3f39fbd2 (mlp_head.py,
+prefix_mlp_head.py of hydra/model/hydra_heads).
 """
 
 import dataclasses

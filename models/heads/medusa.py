@@ -1,8 +1,8 @@
 """Medusa (arXiv 2401.10774): heads that each predict one of the next tokens.
 
-Head i reads the target's last hidden state at a token and predicts the token
-i + 1 places after it, whatever stands between: the draft distribution is a
-product. A step costs the heads once, however large the tree.
+Head i predicts, from the target's last hidden state at a token, the token i + 1
+positions after it: the draft distribution is a product. A step costs the heads
+once, however large the tree.
 """
 
 import dataclasses

@@ -1,13 +1,9 @@
 """P-EAGLE (arXiv 2602.01469): layers of EAGLE-3 that draft a block at once.
 
-The pairs of a text are read as EAGLE-3 reads them. For each token that is to be
-drafted after the first one there is a pair of a mask token and of one trained
-vector in place of the target's features, and all of them go through the layers
-at once. What they say of a position depends on no other drafted token: the
-distribution is a product.
-
-The format was read in vllm's tests of parallel drafting (`mask_hidden`,
-`ptd_token_id`); no published file was at hand.
+Each further token to draft is a pair of a mask token and one trained vector in
+place of features; all pairs go through the layers at once, so the distribution
+is a product. The format was read in vllm's tests of parallel drafting
+(`mask_hidden`, `ptd_token_id`); no published file was available.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Prompt tokens of parallel prompt decoding (arXiv 2405.18628).
 
-Their embeddings are all that is trained. They are no head: the target itself
-says, after the i-th of them, what comes i + 1 tokens after the token before.
+Only their embeddings are trained: after the i-th of them the target itself
+predicts the token i + 1 positions on.
 """
 
 import dataclasses

@@ -1,9 +1,8 @@
 """Matrices in 8 bits with a scale for each block, as DeepSeek-V3 is published.
 
-A matrix `x` of float8 has a tensor `x_scale_inv` with what each of its blocks
-is multiplied by (arXiv 2412.19437, section 3.3.2). Weights are read as such
-products, as by the authors' own conversion to bfloat16; activations are not
-rounded.
+A float8 matrix `x` has a tensor `x_scale_inv` of block scales (arXiv
+2412.19437, section 3.3.2). Weights are read as the products; activations are
+not rounded.
 """
 
 import numpy as np

@@ -1,9 +1,8 @@
 """Reads and writes the `config.json` of Hugging Face folders.
 
-Every field is either understood, or known not to change what the model
-computes, or refused by its name if some family has it and the computation
-depends on it. Published files also hold other fields, which transformers
-ignores: a warning names them.
+Each field is read, known to be irrelevant, or refused if some family's
+computation depends on it. A warning names other fields, which transformers
+ignores.
 """
 
 import dataclasses

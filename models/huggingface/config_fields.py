@@ -1,9 +1,7 @@
 """Fields of a `config.json`: their types and ranges, checked in one place.
 
-`FIELDS` has every field of Hugging Face's files that this package reads,
-`ARCHITECTURE` those of `transformer.Config`. The ranges are far wider than
-published models; what lies outside is a damaged or hostile file, which is
-refused before anything of that size is allocated.
+Ranges far exceed published models: they refuse damaged or hostile files before
+anything of that size is allocated.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
-"""The fields of `config.json` that Llama and its likes have.
+"""The fields of `config.json` of Llama and its likes.
 
-`FAMILIES` has a row for each family: what sets it apart from a Llama, in fields
-and in names of tensors. A new one is such a row and its class in
-`config.ARCHITECTURES`.
+A row of `FAMILIES` is what differs from a Llama; a new family is a row and its
+class in `config.ARCHITECTURES`.
 """
 
 from collections.abc import Callable

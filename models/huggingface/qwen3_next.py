@@ -1,9 +1,7 @@
-"""The fields of `config.json` that Qwen3-Next and Qwen3.5 have.
+"""The fields of `config.json` of Qwen3-Next and Qwen3.5.
 
-Gated delta layers, and every few layers attention whose output has a gate;
-norms as Gemma's. Qwen3-Next has a mixture of experts, Qwen3.5 is read without.
-Published Qwen3.5 has images too: its text is read, where positions are the same
-along all three axes.
+Gated delta layers, some attention with an output gate, Gemma's norms; experts
+in Qwen3-Next only. Of Qwen3.5 the text model is read, without images.
 """
 
 from models.huggingface import config_fields

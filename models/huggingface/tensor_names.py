@@ -1,13 +1,10 @@
 """Names and layouts of tensors in Hugging Face's files.
 
-The names follow from those of the parameters: a table for each family, for the
-likes of Llama from `llama.FAMILIES`. Matrices are the same on both sides, with
-these exceptions. GPT-2 transposes them and has query, key and value in one
-tensor; GPT-NeoX has those in one tensor too, head by head. A column has one
-axis less. OPT's table of positions has two more rows, for positions that its
-tokenizer once needed. Each expert has its own tensors. Phi-3 is a Llama with
-query, key and value in one tensor, and both matrices that see the residual
-stream of the feed-forward layer.
+Matrices are the same on both sides, except: GPT-2 transposes them and joins
+query, key and value; GPT-NeoX joins these head by head. A column has one axis
+less. OPT's table of positions has two more rows. Each expert has its own
+tensors. Phi-3 is a Llama that joins query, key and value, and both input
+matrices of the feed-forward layer.
 """
 
 import re

@@ -1,10 +1,9 @@
 """Finds the tensors of files of `torch.save`, without torch.
 
-Such a file is a ZIP archive without compression: `data.pkl`, a pickle of a dict
-of tensors, and a file `data/<key>` for the numbers of each storage. A pickle
-may ask for any function of Python. This one is read by an interpreter of its
-own, which makes dicts, lists, tuples, texts and numbers, knows the names below,
-and refuses all others. The numbers stay in the file.
+Such a file is an uncompressed ZIP archive: `data.pkl`, a pickled dict of
+tensors, and `data/<key>` for each storage. Since a pickle may call any Python
+function, this interpreter makes only dicts, lists, tuples, texts and numbers,
+knows the names below, and refuses all others.
 """
 
 import functools

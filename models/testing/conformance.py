@@ -1,8 +1,8 @@
 """Tests whether a model keeps the contract of `decoding_jax.LanguageModel`.
 
-A model that reads a mask or a position wrongly still writes text, but of
-another distribution, without an error. `check` calls a model in every way that
-the library does, and compares the logits with those of whole texts.
+A model that misreads a mask or a position still writes text, without an error.
+`check` calls it in every way that the library does, and compares with whole
+texts.
 """
 
 import functools

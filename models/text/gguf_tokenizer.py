@@ -1,8 +1,7 @@
 """Vocabularies of GGUF files as tokenizers of the `tokenizers` library.
 
-Two kinds are read: "gpt2", byte-level BPE with its merges and the name of a
-pattern that splits texts, and "llama", the BPE of SentencePiece, whose merges
-follow from the scores.
+"gpt2" is byte-level BPE with merges and the name of a splitting pattern;
+"llama" is SentencePiece's BPE, whose merges follow from the scores.
 """
 
 import collections

@@ -1,8 +1,6 @@
 """SentencePiece models as tokenizers of the `tokenizers` library.
 
-The file is read through `sentencepiece` and rebuilt from parts of `tokenizers`.
-So there is one kind of tokenizer here, and a converted folder needs neither the
-file nor the package.
+So converted folders need neither the model file nor `sentencepiece`.
 """
 
 import pathlib

@@ -1,7 +1,6 @@
 """Common vocabularies of a target and its drafter.
 
-Embeddings are often padded to a round number of rows, and not to the same one
-in a target and its drafter; the tokens after the real vocabulary never occur.
+Embeddings are often padded, to different sizes; padding tokens never occur.
 """
 
 import functools

@@ -1,18 +1,13 @@
 """Drafters with another tokenizer: their tokens under the ids of the target.
 
-Token-level intersection (Timor et al. 2025, "Accelerating LLM inference with
-lossless speculative decoding algorithms for heterogeneous vocabularies", arXiv
-2502.05202, section 3.3). A drafter keeps those of its tokens that the target
-has too, and is a language model of the target's vocabulary, in which the others
-have no probability. Any method drafts from it, and stays exact.
+Token-level intersection (Timor et al. 2025, arXiv 2502.05202, section 3.3): a
+drafter keeps the tokens that the target has too, and gives others probability 0
+in the target's vocabulary. Any method drafts from it exactly.
 
-Tokens are the same if they add the same bytes to a text, however a space is
-spelled: "\u0120the" of a byte-level tokenizer is "\u2581the" of SentencePiece.
-
-The drafter reads a text token by token, as the target has divided it, and not
-as its own tokenizer would: programs have static shapes, in which a text cannot
-be encoded again. A token that it does not have is read as the last one of those
-that its tokenizer divides that token into.
+Tokens are the same if they add the same bytes: "Ġthe" of a byte-level tokenizer
+is "▁the" of SentencePiece. The drafter reads the text as the target has divided
+it, since shapes are static and a text cannot be encoded again. A missing token
+is read as the last of the tokens that its own tokenizer makes of it.
 """
 
 import functools

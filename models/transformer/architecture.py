@@ -1,9 +1,6 @@
 """One decoder for several families of published models.
 
-A family is a set of values of `Config`: of Llama (RMSNorm, rotary positions,
-grouped-query attention, gated SiLU) and its kin, Gemma, OPT, GPT-2, GPT-NeoX,
-StarCoder2, of mixtures of experts, of latent attention (DeepSeek), and of
-layers with a state (Qwen3-Next, Granite 4.0 H). `models.huggingface` has them.
+A family is a set of values of `Config`; `models.huggingface` has them.
 """
 
 import dataclasses

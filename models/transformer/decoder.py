@@ -44,9 +44,9 @@ class Decoder(nn.Module):
   @nn.compact
   def __call__(self, tokens, positions, cache, block, slot, mask, stream=None,
                packed=None):
-    """See `types.LanguageModel.forward`. The block, and a cache of layers that
-    are no scan, begin with the first layer; `stream` is its input, `[B, T,
-    dim]`, and tokens are not read then."""
+    """Implements `types.LanguageModel.forward`. Block and unscanned cache begin
+    with the first layer; `stream [B, T, dim]`, if given, is its input instead
+    of tokens."""
     cfg = self.config
     packing = None if packed is None else layers.packing(packed, tokens.shape)
     views = views_lib.of(cfg, cache, positions, mask, packing)

@@ -1,7 +1,6 @@
 """Parameters of all layers as one array each, for layers that are scanned.
 
-A stack is filled layer by layer, where it lies: neither host nor devices ever
-have a second copy of more than one parameter of one layer.
+Stacks are filled in place, so at most one parameter of one layer is held twice.
 """
 
 import functools

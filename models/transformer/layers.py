@@ -1,12 +1,8 @@
 """Layers of a decoder: projections, norms, attention, feed-forward layer.
 
-Activations are `[B, T, F]`. Parameters have the shapes of their files: weights
-are `[out, in]`, as published, biases and scales of norms `[F]`. A `config` is a
-`transformer.Config`.
-
-This is the code that computes, on every platform: what is changed here takes
-effect. Faster implementations of single operations are in
-`decoding_jax.kernels`.
+Activations are `[B, T, F]`, weights `[out, in]` as published, biases and scales
+`[F]`; `config` is a `transformer.Config`. This code computes on every platform;
+faster single operations are in `decoding_jax.kernels`.
 """
 
 import dataclasses
@@ -221,16 +217,10 @@ class Attention(nn.Module):
   @nn.compact
   def __call__(self, x, prefix, block, slot, view):
     """Attends; returns `[B, T, F]`, and the block with fresh keys and values.
-
-    Args:
-      x: `[B, T, F]`.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; then,
-        if there are any, those that all rows share, `[1, H, C, S]`. They have
-        an axis of layers in front where the view's spans have a `layer`.
-      block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
-      slot: of the first fresh token in the block.
-      view: an `AttentionView`.
-    """
+    `prefix` are the cache's keys `[B, H, C, S]` and values `[B, H, S, C]`, then
+    those shared by all rows, `[1, H, C, S]`, if any; with an axis of layers in
+    front where the view's spans have a `layer`. `block` has N slots, of which
+    `slot` is the first fresh token's."""
     cfg = self.config
     linear = _linear(cfg, cfg.qkv_bias)
     heads_of = {"query": (cfg.num_heads, _HEADS),

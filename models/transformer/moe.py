@@ -1,13 +1,10 @@
 """Mixtures of experts: feed-forward layers of which each token uses a few.
 
-Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088).
-
-On a mesh the devices that share a layer have all of its tokens, and each has
-either some of the hidden units of every expert, or some of the experts whole.
-Both end in one sum over these devices, which is less than an exchange of tokens
-before the experts and one after them (GShard, arXiv 2006.16668). Hidden units
-keep all devices equally busy; with whole experts a device goes through its own
-ones alone, and multiplies by matrices of full size.
+Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088). On a
+mesh each device has either some hidden units of every expert, or some whole
+experts, and all tokens of its layer. Both end in one sum over devices, less
+than two exchanges of tokens (GShard, arXiv 2006.16668). Hidden units balance
+the load; whole experts keep matrices full-sized.
 """
 
 import functools
@@ -58,21 +55,11 @@ class Kernels(nn.Module):
 
 
 def mix(share, x, activation, gate, up, down):
-  """Applies to each token its experts, weighted by its shares.
-
-  Each expert that some token has chosen computes all tokens, one expert after
-  the other: its weights are read once, and with the few fresh tokens of a step
-  reading takes the time. The number of iterations is that of experts in use, so
-  that the loop cannot be differentiated in reverse.
-
-  Args:
-    share: `[n, E]` float32, 0 for experts that are not chosen.
-    x: `[n, F]`, and so is the result.
-    activation: of the gate.
-    gate, up: `[E, hidden, F]`; or a `quantization.Matrix`, or a layer's part of
-      a `layer_stack.InStack` of either.
-    down: `[E, F, hidden]`, or the like.
-  """
+  """Applies to each token `x [n, F]` its experts, weighted by `share [n, E]`
+  float32, 0 if not chosen. The loop runs over experts in use, so that each
+  one's weights are read once; it cannot be differentiated in reverse. `gate`,
+  `up` are `[E, hidden, F]`, `down [E, F, hidden]`, or a `quantization.Matrix`,
+  or a layer's part of a `layer_stack.InStack` of either."""
   axes = kernels.split_by_compiler()
   size = math.prod(axes.values())
   add_up = functools.partial(_of_experts, activation)

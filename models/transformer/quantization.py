@@ -1,17 +1,12 @@
 """Weights of fewer bits than activations have.
 
-bfloat16, for activations of float32: a checkpoint in bfloat16 is computed in
-float32, with the same numbers as if its weights were float32, while half of the
-bytes are read.
+bfloat16, for float32 activations: half of the bytes are read, and results equal
+those of the same weights in float32.
 
-int8, with a float32 scale for each output channel: symmetric, and rounded to
-the nearest (Jacob et al. 2018, arXiv 1712.05877, for weights alone). The
-largest weight of an output channel becomes 127 or -127, and no weight is off by
-more than half of its scale. Activations, norms, biases and caches keep their
-type.
-
-The embedding has a scale for each token, whether or not it is the output layer:
-it is most of a small model.
+int8, symmetric with a float32 scale for each output channel (Jacob et al. 2018,
+arXiv 1712.05877, weights only): the largest weight becomes 127 or -127, and no
+weight is off by more than half of its scale. Activations, norms, biases and
+caches keep their type. The embedding has a scale for each token.
 """
 
 from typing import Any

@@ -1,25 +1,22 @@
 """Layers with a state instead of keys and values, through draft trees.
 
 A head has a state `S [C, V]`; a token with key k, change d and decay g <= 0
-continues that of the token before it, S':
+continues its predecessor's state S':
 
     S = exp(g) S' + k d^T       output S^T q
 
 In gated delta layers (`gated_delta`) the change depends on S', in Mamba-2
 layers (`mamba2`) on the token alone.
 
-In a tree each node continues its parent's state. No node keeps one: a state is
-2 MiB in a layer of Qwen3-Next or of Granite 4.0 H Micro, and what a token
-changes, (g, k, d), is 24 KiB or 17. With S0 of the committed prefix, and
+No tree node keeps a state (2 MiB a layer of Qwen3-Next or Granite 4.0 H Micro),
+only its change (g, k, d), 24 or 17 KiB. With S0 of the committed prefix, and
 G(i, j) the sum of g over the nodes after j as far as i, the state of node i is
 
     exp(G(i, root)) S0 + sum over j, ancestors of i and i, exp(G(i, j)) kj dj^T
 
-which is exact, in one forward or level by level, and a commit adds the changes
-of the accepted path to S0. (So does STree, arXiv 2505.14969, for Mamba-2.)
-
-Before that, query, key and value each go through a causal convolution over the
-newest few tokens of a node's text. Their inputs are kept too.
+which is exact, and a commit adds the changes of the accepted path to S0 (as
+STree, arXiv 2505.14969, for Mamba-2). Inputs of the causal convolutions of
+query, key and value are kept too.
 """
 
 import functools

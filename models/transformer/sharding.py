@@ -1,12 +1,10 @@
 """Models on a mesh of devices: rows by "data", heads and units by "model".
 
-A layer is split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053): its
-two last products, of the attention and of the feed-forward layer, each end in
-one sum over "model"; the embedding ends in another. The logits of the output
-layer stay split over the vocabulary. Rows never meet.
-
-A model is called inside of `jax.shard_map` over "data", where "model" is left
-to the compiler, by a `language_model` of this module.
+Layers are split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053):
+attention, feed-forward layer and embedding each end in one sum over "model";
+logits stay split over the vocabulary. Models run inside of `jax.shard_map` over
+"data", where "model" is left to the compiler, by `language_model` of this
+module.
 """
 
 import functools
@@ -103,11 +101,9 @@ def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
 def language_model(lm: types.LanguageModel,
                    whole: bool = False) -> types.LanguageModel:
   """Returns a model for `jax.shard_map` over "data"; equal ones are cached.
-
-  Logits stay split over the vocabulary, and so are all distributions that are
-  made of them. Caches are split over as many devices: by heads, and by slots as
-  far as these do not divide. `whole`: every device has all layers and caches.
-  """
+  Logits, and distributions made of them, stay split over the vocabulary. Caches
+  are split by heads, and by slots as far as these do not divide. `whole`: every
+  device has all layers and caches."""
   def init_cache(batch, capacity):
     cache = lm.init_cache(batch, capacity)
     if whole:

@@ -1,16 +1,13 @@
 """Grammars that a library of masks follows on the host: any of its languages.
 
-An automaton over tokens is a table on the device. What no table holds, such as
-brackets nested without end, is read on the host: an `Engine` follows a text
-token by token and reports which tokens may come next. A state on the device is
-the number of a text here, so that drafting, scoring, committing and dropping
-tokens is the same as with any other processor. Each forward calls the host
-twice, whatever the batch and the tree: for the states of its tokens, and for
-the masks of those whose logits are used.
+What no table on the device holds, such as endlessly nested brackets, an
+`Engine` reads on the host, token by token. A state on the device is the number
+of a text, so drafting, scoring and committing are as with any other processor.
+Each forward calls the host twice, whatever the batch and the tree: for states,
+and for masks.
 
-A matcher of the engine is at one text at a time. That of a node is a copy of
-its parent's, which reads one more token; those of nodes that were not accepted
-are dropped when others are needed.
+A node's matcher is a copy of its parent's that reads one more token; matchers
+of rejected nodes are dropped when others are needed.
 """
 
 import collections

@@ -1,7 +1,6 @@
 """Values that keywords of a JSON schema may have, checked for any engine.
 
-An engine may lack a keyword, and another one have it. A keyword whose value is
-none of JSON Schema has no meaning to any of them, though some ignore it.
+Engines ignore some malformed keywords, which are refused here.
 """
 
 import contextlib

@@ -1,11 +1,9 @@
 """Compiles the native CPU kernels, and keeps what was compiled.
 
-  python -m decoding_jax.kernels.cpu.build
-
-compiles them, some thirty seconds once on a machine; otherwise the first call
-of `dj.generate` does, or of `kernels.prepare`. They are kept in the folder
-`decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`, unless others may write
-there. The compiler is the one that `CXX` names, or c++.
+`python -m decoding_jax.kernels.cpu.build` takes some thirty seconds once a
+machine; otherwise the first `dj.generate` or `kernels.prepare` compiles.
+Libraries are kept in `decoding_jax` of `XDG_CACHE_HOME` or `~/.cache`, unless
+others may write there. The compiler is `CXX`, or c++.
 """
 
 import contextlib

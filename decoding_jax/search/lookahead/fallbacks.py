@@ -1,7 +1,6 @@
 """CDSL's second and third attempts: the target continues, or a CDLH step.
 
-Both are needed by some rows only. They run where any row needs them, and what
-they write to caches is placed so that other rows lose nothing.
+They run if any row needs them; their cache writes leave other rows intact.
 """
 
 import flax.struct

@@ -22,9 +22,9 @@ class Spec(NamedTuple):
 def head(spec: Spec, functions, init, forwards=lambda depth: 1, *,
          num_features: int = 1, depth: int = 0, max_length: int = 0) -> Head:
   """Returns a head on a target that keeps outputs of its width. `functions` are
-  `init`, `read`, `start` and `logits` of a `Head`, each with `spec` before its
-  arguments; `init(key, config, target) -> params`; the others are fields of a
-  `Head`."""
+  `init`, `read`, `start` and `logits` of a `Head`, with `spec` before their
+  arguments; `init` is `(key, config, target) -> params`. The rest are `Head`
+  fields."""
   config, target, _ = spec
   target_ends.check(target)
   return Head(

@@ -1,7 +1,6 @@
-"""Heads that draft by a cell: a node's state of its parent's and its token.
+"""Heads that draft by a cell: a node's state from its parent's and its token.
 
-A `Cell` is what sets such heads apart. The state of a row, those of the inner
-nodes of a draft, and training after the right tokens are common.
+Row states, drafts of inner nodes and training are common to all cells.
 """
 
 from collections.abc import Callable

@@ -39,13 +39,9 @@ class Kind(NamedTuple):
 
 
 def from_output_layer(params, target, target_params):
-  """Returns parameters whose output layers are the target's.
-
-  So begin Medusa's (FasterDecoding/Medusa), and Chimera's, which read two
-  vectors, with the same rows for both (kafkayu/Chimera). Where steps are few it
-  matters more than anything else. These layers are `head_<i>`, `head_<i>_out`
-  or `output`, `[V, k F]`.
-  """
+  """Returns parameters whose output layers (`head_<i>`, `head_<i>_out` or
+  `output`, `[V, k F]`) are the target's, as Medusa (FasterDecoding/Medusa) and
+  Chimera (kafkayu/Chimera) begin. It matters most in short training."""
   rows = target_ends.output_rows(
       target, target_params, jnp.arange(target.vocab_size, dtype=jnp.int32))
 
