@@ -30,9 +30,7 @@ _HEADS = ("eagle", "eagle2", "eagle3", "dspark", "dflash", "mtp", "p_eagle")
 
 
 def read(spec, where: str = "method") -> dj.Method:
-  """Makes the method of a mapping or a string.
-
-  Raises `UserError` naming `where`, the flag or field that has it.
+  """Makes the method of a mapping or string; errors name `where` it is given.
   """
   name, sizes = parse(spec, where)
   signature = inspect.signature(getattr(dj.methods, name))
@@ -94,8 +92,6 @@ def _defaults(name, sizes):
 
 def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
   """Splits a specification into name and sizes, hashable and perhaps too few.
-
-  `where` is as in `read`, `more` as in `from_flag`.
   """
   if isinstance(spec, str):
     return _parse_call(spec, where, more)

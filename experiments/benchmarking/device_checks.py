@@ -92,9 +92,9 @@ def _forwards(config):
   lm, params = _random(config, config.target)
   sizes = roofline.sizes(_architecture(config, config.target), params)
   slots = config.prompt_length + max(config.tokens)
-  curve = forward_cost.measure(lm, params, 1, config.prompt_length, slots,
-                               config.tokens)
-  return {"tokens": curve.tokens, "seconds": curve.seconds,
+  tokens = sorted(set(config.tokens))
+  return {"tokens": tokens, "seconds": forward_cost.measure(
+      lm, params, 1, config.prompt_length, slots, tokens),
           "weight_bytes": sizes.weights, "parameters": sizes.multiplied}
 
 

@@ -149,10 +149,7 @@ def show_trees(pair, keys, prompts, lengths, **arguments):
 
 
 def more_texts(generate, out, lengths, decode) -> list[str]:
-  """Returns the lines that `--texts` adds to a completion.
-
-  `generate` is `(count) -> dj.Generation` of `count` more rows of the prompt.
-  """
+  """Returns the lines of `--texts`; `generate(count)` decodes more rows."""
   if TEXTS.value == 1:
     return []
   texts = [decode(tokens) for tokens in _tokens(generate, out, lengths)]

@@ -62,10 +62,7 @@ def remarks() -> list[str]:
 
 
 def recommended(target, sampling, penalties):
-  """Returns a line of other settings that a target's authors recommend.
-
-  Arguments are values in use; greedy decoding reads `penalties` alone.
-  """
+  """Returns a line of recommended settings that differ from those in use."""
   folder = launch.model_folder(target)
   setting = functools.partial(tokenizer_files.setting, folder, _FILE)
   with launch.user_errors(ValueError):
@@ -131,6 +128,6 @@ def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
   """
   pair = mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
                    max_rows, prompt_length, MAX_NEW_TOKENS.value,
-                   constraint_flags.with_penalties(pair, prompt_length,
-                                                   MAX_NEW_TOKENS.value))
+                   constraint_flags.apply(pair, prompt_length,
+                                          MAX_NEW_TOKENS.value, False))
   return guides.apply(pair, _GUIDE.value)

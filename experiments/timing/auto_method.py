@@ -2,9 +2,7 @@
 
 At most ten candidates decode a few steps at a time, in turn with plain
 decoding, for 20 seconds; those that fall far behind the best one leave early.
-On a slow machine those are left out that would be compiled after a minute. A
-table tells what was measured, and what the speed would be if the target scored
-a tree at the cost of one token.
+On a slow machine those are left out that would be compiled after a minute.
 """
 
 import itertools
@@ -101,10 +99,7 @@ class _Finding(NamedTuple):
 
 
 def methods(draft: Any = True, batch: int = 1) -> list[dj.Method]:
-  """Returns what `choose` may run: plain decoding, then all candidates.
-
-  `draft` is a draft model or head, or whether there is one.
-  """
+  """Returns what `choose` may run; `draft` may be whether there is one."""
   return [method_specs.read(spec) for spec in _specs(draft, batch)]
 
 
@@ -122,8 +117,9 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
                            "device only; name a method.")
   batch, most = batch or len(prompts), memory_budget or 0
   greedy = np.all(np.asarray(sampling.temperature) == 0)
-  sizes = {spec: _bytes(pair, spec, batch, prompts.shape[1], max_new_tokens,
-                        greedy) if memory_budget else 0
+  sizes = {spec: sum(memory_estimate.estimate(
+      pair, launch.decoders([method_specs.read(spec)], [not greedy]), batch,
+      prompts.shape[1], max_new_tokens)) if memory_budget else 0
            for spec in _specs(pair.draft, batch, pair.target.packs)}
   if sizes[PLAIN] > most:
     raise launch.UserError(
@@ -156,10 +152,7 @@ def _specs(draft, batch, packs=True):
 
 
 def _within(text, most):
-  """Returns a specification of a tree of at most `most` levels; 0: any.
-
-  Copies are drafted by no head, but share its layout.
-  """
+  """Returns a specification of a tree of at most `most` levels; 0: any."""
   name, sizes = method_specs.parse(text)
   if not most or sizes.get("depth", 0) <= most and name != "copy_or_draft":
     return text
@@ -171,18 +164,8 @@ def _within(text, most):
   return f"{name}({', '.join(f'{x}={y!r}' for x, y in sizes.items())})"
 
 
-def _bytes(pair, spec, batch, prompt_length, budget, greedy) -> int:
-  method = method_specs.read(spec)
-  return sum(memory_estimate.estimate(
-      pair, [method.greedy if greedy else method.sampled], batch, prompt_length,
-      budget))
-
-
 def _measure(start, specs) -> dict:
-  """Returns the samples of each candidate, one a round, plain ones first.
-
-  `start` is `(spec, steps) -> iterator of _Sample`.
-  """
+  """Returns the samples of each candidate of `start`, one a round."""
   with tqdm.tqdm(total=len(specs) + _ROUNDS, desc="compiling candidates",
                  leave=False, dynamic_ncols=True) as bar:
     single = itertools.islice(start(PLAIN, 1), 5)
@@ -259,10 +242,8 @@ def _step_seconds(samples) -> float:
 
 
 def _draft_cost(pair, batch, prompt_length, lengths, budget, plain) -> float:
-  """Returns the cost of a draft forward in steps of plain decoding.
-
-  Heads run within a step alone: theirs is taken from their size.
-  """
+  """Returns the cost of a draft forward in steps of plain decoding."""
+  # Heads run within a step alone: theirs is taken from their size.
   if not isinstance(pair.draft, dj.LanguageModel):
     return pair.parameter_ratio if pair.draft else 0.0
   time_ = forward_cost.timer(
