@@ -37,17 +37,11 @@ from decoding_jax.types import Array, LogitsProcessor
 
 
 class Aprad(NamedTuple):
-  """Texts.
-
-  Attributes:
-    tokens: `[B, P + max_new_tokens]` int32; after a text 0.
-    lengths: `[B]` int32, the prompt included.
-    valid: `[B]` bool, whether a text was found within the rounds.
-    drawn: `[B]` int32, tokens that were drawn, those given up included.
-  """
-  tokens: np.ndarray
-  lengths: np.ndarray
-  valid: np.ndarray
+  """Texts."""
+  tokens: np.ndarray  # `[B, P + max_new_tokens]` int32; after a text 0
+  lengths: np.ndarray  # `[B]` int32, the prompt included
+  valid: np.ndarray  # `[B]` bool, whether a text was found within the rounds
+  # `[B]` int32, tokens that were drawn, those given up included
   drawn: np.ndarray
 
 

@@ -139,11 +139,9 @@ def _cache_bytes(model, rows, slots, num_shared):
 
 
 def limiting_draft(method: Method, draft):
-  """Returns a drafter whose context window limits texts, or None.
-
-  What a pair's model drafts never changes the distribution, so that it may
-  draft past its window; other decoders use a drafter for more.
-  """
+  """Returns a drafter whose context window limits texts, or None. What a pair's
+  model drafts never changes the distribution, so that it may draft past its
+  window; other decoders use a drafter for more."""
   for kind in (method.sampled, method.greedy):
     decoder = tree_decoder.as_decoder(kind)
     if decoder is not None and decoder.needs_draft and (

@@ -32,11 +32,9 @@ def root() -> Beam:
 
 
 def plain(key, log_probs, beam: Beam, width: int):
-  """Selects the `width` most probable extensions of `log_probs [W, V]`.
-
-  Returns tokens `[width]` int32, parents `[width]` int32 and the new `Beam`.
-  `key` is not used: all functions of this module that draw take one.
-  """
+  """Selects the `width` most probable extensions of `log_probs [W, V]`. Returns
+  tokens `[width]` int32, parents `[width]` int32 and the new `Beam`. `key` is
+  not used: all functions of this module that draw take one."""
   del key
   return penalised(log_probs, beam, width, 0.0)
 
@@ -51,12 +49,10 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
 
 
 def perturbed(key, log_probs, beam: Beam, width: int):
-  """Draws a level of stochastic beam search; scores are perturbed.
-
-  Only the `width` largest Gumbels under each parent can be selected, and
-  conditioning them on their maximum keeps their order. So only these are
-  conditioned, not the vocabulary.
-  """
+  """Draws a level of stochastic beam search; scores are perturbed. Only the
+  `width` largest Gumbels under each parent can be selected, and conditioning
+  them on their maximum keeps their order. So only these are conditioned, not
+  the vocabulary."""
   return perturbed_by(random.split(key, len(log_probs)), log_probs, beam, width)
 
 

@@ -27,19 +27,13 @@ from decoding_jax.types import LogitsProcessor
 
 
 class Dccd(NamedTuple):
-  """The chosen texts.
-
-  Attributes:
-    tokens: `[B, P + draft_tokens + S + max_new_tokens]` int32: prompt, draft,
-      bridge of S tokens, text.
-    starts: `[B]` int32, the first token of the text.
-    lengths: `[B]` int32, all included.
-    taxes: `[B, K]` float32, nats, of the texts after all drafts.
-  """
+  """The chosen texts."""
+  # `[B, P + draft_tokens + S + max_new_tokens]` int32: prompt, draft, bridge of
+  # S tokens, text
   tokens: np.ndarray
-  starts: np.ndarray
-  lengths: np.ndarray
-  taxes: np.ndarray
+  starts: np.ndarray  # `[B]` int32, the first token of the text
+  lengths: np.ndarray  # `[B]` int32, all included
+  taxes: np.ndarray  # `[B, K]` float32, nats, of the texts after all drafts
 
 
 def dccd(key, prompts, prompt_lengths, *, grammar: LogitsProcessor,

@@ -30,24 +30,16 @@ class Svg(str):
 
 
 class Node(NamedTuple):
-  """A token of a tree.
-
-  Attributes:
-    token: its number in the vocabulary.
-    parent: index of its parent among the nodes; `NONE` for the root.
-    depth: 0 for the root.
-    kind: "root"; "accepted" or "rejected" drafts; or "extra", the token after
-      the accepted path. Drafts that come after the end of the text count as
-      rejected.
-    draft: its probability after its parent by the drafter; None if unknown.
-    target: the same by the target, warped.
-  """
-  token: int
-  parent: int
-  depth: int
+  """A token of a tree."""
+  token: int  # Its number in the vocabulary
+  parent: int  # Index of its parent among the nodes; `NONE` for the root
+  depth: int  # 0 for the root
+  # "root"; "accepted" or "rejected" drafts; or "extra", the token after the
+  # accepted path. Drafts that come after the end of the text count as rejected.
   kind: str
+  # Its probability after its parent by the drafter; None if unknown
   draft: Optional[float]
-  target: Optional[float]
+  target: Optional[float]  # Its probability by the target, warped
 
 
 def nodes(info: Info, row: int = 0) -> list[Node]:

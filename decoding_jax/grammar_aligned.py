@@ -32,16 +32,11 @@ _LEAST = 1e-30
 
 
 class Asap(NamedTuple):
-  """Samples of all rounds.
-
-  Attributes:
-    tokens: `[R, B, P + max_new_tokens]` int32, as in `Generation`.
-    lengths: `[R, B]` int32.
-    validity: `[R]` float64, upper bounds of the probability that a text of the
-      model is valid, after each round.
-  """
-  tokens: np.ndarray
-  lengths: np.ndarray
+  """Samples of all rounds."""
+  tokens: np.ndarray  # `[R, B, P + max_new_tokens]` int32, as in `Generation`
+  lengths: np.ndarray  # `[R, B]` int32
+  # `[R]` float64, upper bounds of the probability that a text of the model is
+  # valid, after each round
   validity: np.ndarray
 
 
@@ -214,9 +209,7 @@ def _processor(grammar) -> LogitsProcessor:
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def _score(grammar, lm, width, params, grammar_params, tokens):
   """Returns log-probabilities `[B, N]` of tokens, and of all allowed there.
-
-  `tokens [B, P + N]` begin with a prompt of `width` tokens.
-  """
+  `tokens [B, P + N]` begin with a prompt of `width` tokens."""
   logs = text_log_probs(lm, params, tokens)[:, width - 1:-1]
   text = tokens[:, width:]
   everywhere = jnp.ones(text.shape, bool)

@@ -5,11 +5,9 @@ import importlib
 
 def attach(package: dict, exports: dict[str, tuple[str, ...]]) -> None:
   """Has modules of a package be imported when a name is used (PEP 562).
-
   `exports` are the names that the package, its `globals()`, takes from each of
   its modules; of one without names it is the module itself. Of ".other.module",
-  it is one of the package next to it.
-  """
+  it is one of the package next to it."""
   modules = {name: module for module, names in exports.items()
              for name in names or (module.rpartition(".")[2],)}
 

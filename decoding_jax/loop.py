@@ -57,18 +57,12 @@ class Request:
 
 @flax.struct.dataclass
 class Run:
-  """A generation between two steps.
-
-  Attributes:
-    decoder: of the method; static.
-    context: models, parameters and prompts.
-    state: text, caches and counts so far.
-    steps: `[]` int32, steps in which some row was not done.
-  """
+  """A generation between two steps."""
+  # Of the method; static
   decoder: Decoder = flax.struct.field(pytree_node=False)
-  context: Context
-  state: DecodeState
-  steps: Array
+  context: Context  # Models, parameters and prompts
+  state: DecodeState  # Text, caches and counts so far
+  steps: Array  # `[]` int32, steps in which some row was not done
 
   @property
   def tokens(self) -> Array:
@@ -261,10 +255,8 @@ def _within_window(draft, length):
 
 @functools.lru_cache(maxsize=None)
 def _clamped(lm):
-  """Returns a model that reads all later tokens at its last position.
-
-  They are poor drafts, but cost nothing: shapes are static.
-  """
+  """Returns a model that reads all later tokens at its last position. They are
+  poor drafts, but cost nothing: shapes are static."""
   def change(forward):
     return lambda params, tokens, positions, *args: forward(
         params, tokens, jnp.minimum(positions, lm.max_length - 1), *args)

@@ -33,12 +33,10 @@ _lock = threading.RLock()
 
 
 def jit(function, *, static_argnums, donate_argnums=()):
-  """Compiles a function like `jax.jit`, with an end to its programs.
-
-  Static arguments stand before the others. Within a function that is traced it
-  becomes part of that one's program. The result has `lower`, `trace` and
-  `clear_cache` of `jax.jit`, and `num_programs()` now.
-  """
+  """Compiles a function like `jax.jit`, with an end to its programs. Static
+  arguments stand before the others. Within a function that is traced it becomes
+  part of that one's program. The result has `lower`, `trace` and `clear_cache`
+  of `jax.jit`, and `num_programs()` now."""
   arguments = dict(static_argnums=static_argnums, donate_argnums=donate_argnums)
   inner = jax.jit(function, **arguments)
 

@@ -32,25 +32,22 @@ class Sampling:
   They apply in this order, as in other libraries: token mask, temperature,
   top-k, top-p, min-p, typical-p. Tokens that tie with the last one kept are
   kept too.
-
-  Attributes:
-    temperature: `[]` or `[B]`, 1e-30 to 1e30; or one 0, which is greedy
-      decoding.
-    top_k: keep this many of the most probable tokens; 0 keeps all.
-    top_p: `[]` or `[B]` in (0, 1], keep the smallest set of most probable
-      tokens whose mass reaches this; 1 keeps all.
-    token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
-    min_p: `[]` or `[B]` in [0, 1], drop tokens whose probability is less than
-      this share of the largest one (arXiv 2407.01082); 0 keeps all.
-    typical_p: `[]` or `[B]` in (0, 1], keep the smallest set of tokens whose
-      mass reaches this, those first whose surprise is closest to the entropy
-      (locally typical sampling, arXiv 2202.00666); 1 keeps all.
   """
+  # `[]` or `[B]`, 1e-30 to 1e30; or one 0, which is greedy decoding
   temperature: float | Array = 1.0
+  # Keep this many of the most probable tokens; 0 keeps all
   top_k: int = flax.struct.field(pytree_node=False, default=0)
+  # `[]` or `[B]` in (0, 1], keep the smallest set of most probable tokens whose
+  # mass reaches this; 1 keeps all
   top_p: float | Array = 1.0
+  # `[V]` or `[B, V]` bool, tokens that may occur; None for all
   token_mask: Optional[Array] = None
+  # `[]` or `[B]` in [0, 1], drop tokens whose probability is less than this
+  # share of the largest one (arXiv 2407.01082); 0 keeps all
   min_p: float | Array = 0.0
+  # `[]` or `[B]` in (0, 1], keep the smallest set of tokens whose mass reaches
+  # this, those first whose surprise is closest to the entropy (locally typical
+  # sampling, arXiv 2202.00666); 1 keeps all
   typical_p: float | Array = 1.0
 
 
@@ -214,12 +211,10 @@ def typical_threshold(distance, probs, typical_p):
 
 
 def _largest(holds, like, bound):
-  """Finds the largest float for which a condition holds, by bisection.
-
-  It holds of 0, and not of `bound`. Bits of non-negative floats, read as
-  integers, have the order of the floats: 31 halvings of an integer interval
-  find an exact threshold `[..., 1]`, or 9 divisions into 16 parts.
-  """
+  """Finds the largest float for which a condition holds, by bisection. It holds
+  of 0, and not of `bound`. Bits of non-negative floats, read as integers, have
+  the order of the floats: 31 halvings of an integer interval find an exact
+  threshold `[..., 1]`, or 9 divisions into 16 parts."""
   holds_at = lambda x: holds(jax.lax.bitcast_convert_type(x, jnp.float32))
 
   def halve(_, bounds):

@@ -30,11 +30,9 @@ def special(pieces: Sequence[bytes]) -> dict[str, int]:
 
 
 def symbols(text: str, names: dict[str, int]) -> tuple[int, ...]:
-  """Returns a text as bytes and special tokens, `NUM_BYTES` + t for token t.
-
-  A name in `names`, of `special`, means that token; the longest name, where
-  several begin at one character.
-  """
+  """Returns a text as bytes and special tokens, `NUM_BYTES` + t for token t. A
+  name in `names`, of `special`, means that token; the longest name, where
+  several begin at one character."""
   inside = sorted((x for x in names if x and x in text), key=len, reverse=True)
   if not inside:
     return tuple(text.encode())
@@ -44,11 +42,9 @@ def symbols(text: str, names: dict[str, int]) -> tuple[int, ...]:
 
 
 def context(decode: Callable[[list], str], tokens: Sequence[int]) -> list[int]:
-  """Returns the last token with a text of its own, [] if there is none.
-
-  Many tokenizers strip a blank at the beginning of a text. A completion is no
-  beginning: decoded without this token it would lose its first blank.
-  """
+  """Returns the last token with a text of its own, [] if there is none. Many
+  tokenizers strip a blank at the beginning of a text. A completion is no
+  beginning: decoded without this token it would lose its first blank."""
   for token in reversed(tokens):
     text = decode([token])
     # Not bytes of a character: with those that follow they are another one.

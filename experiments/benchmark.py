@@ -97,9 +97,7 @@ def step_profiles(config, pair, methods, folder) -> str:
 def prepare(names, config):
   """Makes environments of `engines.ENGINES`, or builds the pair of a config.
 
-  Raises:
-    UserError: for an unknown name, or naming all that cannot be installed; the
-      others are there then.
+  All that can be installed are there when a `UserError` names the others.
   """
   known = [_PAIR, *(x for x, engine in engines.ENGINES.items()
                     if engine.requirements)]

@@ -66,11 +66,7 @@ def main():
 
 
 def load(config, pair, task, entries):
-  """Checks all methods on the prompts, and loads the parameters.
-
-  Raises:
-    UserError: if `dj.generate` would refuse a method.
-  """
+  """Checks all methods on the prompts, and loads the parameters."""
   prompt_length = max(map(len, task.prompts))
   for entry in entries:
     model_pair.check(entry.method, pair, prompt_length, config.max_new_tokens,

@@ -127,10 +127,8 @@ def _chosen(pair, prompts):
   if known or not prompts:
     return known or "autoregressive"
   texts = prompts[:max(_TRIED, _BATCH.value)]
-  lengths = np.array([len(x) for x in texts])
-  padded = np.zeros((len(texts), lengths.max()), np.int32)
-  for row, x in zip(padded, texts):
-    row[:len(x)] = x
+  _, padded, lengths = batches.batch_of(
+      jax.random.key(0), texts, np.arange(len(texts)), max(map(len, texts)))
   choice = generation_flags.choose(pair, padded, lengths, _BATCH.value)
   print(choice.report, flush=True)
   return choice.spec
@@ -194,16 +192,10 @@ def _decoded(method, pair, batch, rows):
   """Yields records of the first rows of a batch, named by `rows`."""
   keys, prompts, lengths = batch
   out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
-      pair,
-      keys,
-      prompts,
-      lengths,
-      method=method,
+      pair, keys, prompts, lengths, method=method,
       max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
-      sampling=generation_flags.sampling(),
-      eos_id=pair.eos_id,
-      rows=_BATCH.value,
-      prefill_chunk=_PREFILL_CHUNK.value))
+      sampling=generation_flags.sampling(), eos_id=pair.eos_id,
+      rows=_BATCH.value, prefill_chunk=_PREFILL_CHUNK.value))
   out = jax.tree.map(np.asarray, out)
   texts = batching.decode(pair.tokenizer, out, lengths)
   written = [row[start:end] for row, start, end in zip(

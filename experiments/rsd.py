@@ -86,8 +86,7 @@ def run_drafters(config, workdir):
 def run(config, workdir) -> list:
   """Runs all trees with one drafter, and reports them.
 
-  Returns:
-    Trees of `tree_tables.best`; none in other processes than the first.
+  Returns trees of `tree_tables.best`, none but in the first process.
   """
   pair = _open(config, config.draft)
   methods, points, left_out = method_grid.that_fit(
@@ -124,7 +123,6 @@ def run(config, workdir) -> list:
 
 
 def _open(config, draft):
-  """Opens the target with a drafter."""
   return model_pair.open_pair(config.target, draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)

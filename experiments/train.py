@@ -69,11 +69,9 @@ def main():
 
 
 def train(config, mesh=None, size: int = 1) -> dict:
-  """Trains, or resumes training, and exports the model.
-
-  A layer of what is trained is split over `size` devices of "model". Returns
-  the metadata saved with the model: command, settings, metrics.
-  """
+  """Trains, or resumes training, and exports the model."""
+  # A layer of what is trained is split over `size` devices of "model". Returns
+  # the metadata saved with the model: command, settings, metrics.
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
     multihost.check_shared(config.workdir, "--config.workdir")
@@ -116,12 +114,9 @@ def _train(config, run, evaluate):
 
 
 def _restored(saved, state, folder):
-  """Returns the state of the last checkpoint that can be read.
-
-  `state`, before the first step, if there are no checkpoints; a `UserError` if
-  none can be read. Checkpoints after it, damaged by a full disk for instance,
-  are deleted: their steps are made again.
-  """
+  """Returns the state of the last checkpoint that can be read, if any."""
+  # Checkpoints after it, damaged by a full disk for instance, are deleted:
+  # their steps are made again.
   abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
   args, damaged = ocp.args.StandardRestore(abstract), []
   for step in sorted(saved.all_steps(), reverse=True):
@@ -195,7 +190,6 @@ def _check_loss(step, loss):
 
 
 def _forget_after(step, path):
-  """Drops metrics of steps after `step`, which will be made again."""
   records = store.read(path, "step")
   if not multihost.first():
     return

@@ -84,11 +84,9 @@ def _forward(function, max_length, params, tokens, positions, cache, block,
 
 
 def _text(length, prefix, count, block, seen):
-  """Returns a row's text `[length]`, and the index of its last token.
-
-  It is the prefix `[S]` as far as it counts, and those tokens of the block
-  `[N]` that are seen, which are in the order of the text.
-  """
+  """Returns a row's text `[length]`, and the index of its last token. It is the
+  prefix `[S]` as far as it counts, and those tokens of the block `[N]` that are
+  seen, which are in the order of the text."""
   text = jnp.zeros(length, jnp.int32)
   text = text.at[jnp.arange(len(prefix))].set(prefix, mode="drop")
   places = count + jnp.cumsum(seen) - 1

@@ -104,16 +104,11 @@ def _mixture(models, shares):
 
 
 class GuidedParams(NamedTuple):
-  """Parameters of `classifier_free`.
-
-  Attributes:
-    model: those of the model.
-    prefix: a cache of one row, of the negative prompt without its last token.
-    last: `[]` int32, that token.
-  """
-  model: types.Params
+  """Parameters of `classifier_free`."""
+  model: types.Params  # Those of the model
+  # A cache of one row, of the negative prompt without its last token
   prefix: types.Cache
-  last: types.Array
+  last: types.Array  # `[]` int32, that token
 
 
 def classifier_free(model: types.LanguageModel, params: types.Params,
@@ -166,11 +161,9 @@ def _read(model, params, tokens) -> types.Cache:
 
 @functools.lru_cache(maxsize=None)
 def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
-  """Returns the model of a negative prompt of `prefix_length + 1` tokens.
-
-  Its feature "begin", `[B, S]`, is where each row's text begins, in the first
-  slot; 0 until the prompt is read.
-  """
+  """Returns the model of a negative prompt of `prefix_length + 1` tokens. Its
+  feature "begin", `[B, S]`, is where each row's text begins, in the first slot;
+  0 until the prompt is read."""
   pair = model, model
 
   @functools.cache

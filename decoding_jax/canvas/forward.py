@@ -1,17 +1,16 @@
 """Forwards of a prompt and a canvas, whole or of one block with a cache.
 
-Prompts are left-padded, so that all canvases begin at slot P. A store keeps the
-keys and values of all slots from the beginning of a row's current block; within
-the block only its own are computed again, as fresh slots after the others:
+Prompts are left-padded, so that all canvases begin at slot P. A store keeps
+keys and values from the beginning of a row's current block; only the block's
+own are computed again, as fresh slots:
 
     slot      0 .. P-1      P .. P+L-1        P+L ..
               prompt        canvas, stored    the block, fresh
 
-Of a block-causal model (SDAR, arXiv 2510.06303; Fast-dLLM v2, arXiv 2509.26328)
-this is exact, since what is before a block does not change: prompts are read
-once, and each block once more when it is filled. Where all tokens see each
-other it is an approximation, the dual cache of Fast-dLLM (arXiv 2505.22618,
-section 3.2), and everything is read again where a block begins.
+Exact for block-causal models (SDAR, arXiv 2510.06303; Fast-dLLM v2, arXiv
+2509.26328), whose prompts and finished blocks are read once. Where all tokens
+see each other it is the dual cache of Fast-dLLM (arXiv 2505.22618, section
+3.2), an approximation, renewed at each block.
 """
 
 import jax
@@ -87,12 +86,10 @@ def with_block(context: Context, canvas, store: Block, start) -> Block:
 
 
 def _of_slots(context: Context, canvases, store: Block, first, count: int):
-  """Reads `count` slots of each canvas from `first [B]` on.
-
-  The canvases of a row are branches of one block of fresh slots, each of which
-  sees its own alone. Returns logits `[B, D, count, V]`, and the store with D *
-  count fresh slots.
-  """
+  """Reads `count` slots of each canvas from `first [B]` on. The canvases of a
+  row are branches of one block of fresh slots, each of which sees its own
+  alone. Returns logits `[B, D, count, V]`, and the store with D * count fresh
+  slots."""
   batch, number, length = canvases.shape
   total = context.prompts.shape[1] + length
   prompts = jnp.broadcast_to(context.prompts[:, None],

@@ -140,10 +140,8 @@ def _step(context: Context, state: State) -> State:
 
 
 def _advance(context: Context, start, canvases, tokens, confidence):
-  """Returns canvases `[B, D, L]` after a step of the rule.
-
-  With a cache, a draft that is through with its block `[B]` waits.
-  """
+  """Returns canvases `[B, D, L]` after a step of the rule. With a cache, a
+  draft that is through with its block `[B]` waits."""
   found = jax.vmap(jax.vmap(functools.partial(places.advance, context)))(
       canvases, tokens, confidence)
   if start is None:

@@ -17,23 +17,17 @@ from decoding_jax.types import Array, MaskedModel, Params
 
 
 class Method(NamedTuple):
-  """A way to fill a canvas; hashable.
-
-  Attributes:
-    name: as in a table, with its sizes.
-    rule: `(params, confidence [L] float32, eligible [L] bool, start []) ->
-      [L] bool`, which of the eligible positions of one row to fill, at least
-      one of them. The current block begins at position `start`.
-    drafts: D, canvases a forward; more than 1: see `methods.free_dave`.
-    ends_text: whether the positions after an end of text are filled with ends
-      of text at once.
-    needs_params: whether the rule has parameters.
-  """
-  name: str
+  """A way to fill a canvas; hashable."""
+  name: str  # As in a table, with its sizes
+  # `(params, confidence [L] float32, eligible [L] bool, start []) -> [L] bool`,
+  # which of the eligible positions of one row to fill, at least one of them.
+  # The current block begins at position `start`.
   rule: Callable[..., Array]
-  drafts: int = 1
+  drafts: int = 1  # D, canvases a forward; more than 1: see `methods.free_dave`
+  # Whether the positions after an end of text are filled with ends of text at
+  # once
   ends_text: bool = False
-  needs_params: bool = False
+  needs_params: bool = False  # Whether the rule has parameters
 
 
 @flax.struct.dataclass
@@ -80,25 +74,17 @@ class State:
 
 @flax.struct.dataclass
 class Filled:
-  """What `canvas.generate` returns.
-
-  Attributes:
-    tokens: `[B, L]` int32; after an end of text, ends of text.
-    lengths: `[B]` int32, tokens up to the end of text, which is counted; L
-      without one.
-    filled_at: `[B, L]` int32, the forward that filled each position; `NONE`
-      after the end where none did.
-    forwards: `[B]` int32, forwards that a row has taken, of all its drafts
-      together.
-    whole_forwards: `[B]` int32, those that read prompt and canvas again.
-    steps: `[B]` int32, times that the rule has filled places: the forwards of a
-      method without drafts.
-    trace: see `State`.
-  """
-  tokens: Array
+  """What `canvas.generate` returns."""
+  tokens: Array  # `[B, L]` int32; after an end of text, ends of text
+  # `[B]` int32, tokens up to the end of text, which is counted; L without one
   lengths: Array
+  # `[B, L]` int32, the forward that filled each position; `NONE` after the end
+  # where none did
   filled_at: Array
+  # `[B]` int32, forwards that a row has taken, of all its drafts together
   forwards: Array
-  whole_forwards: Array
+  whole_forwards: Array  # `[B]` int32, those that read prompt and canvas again
+  # `[B]` int32, times that the rule has filled places: the forwards of a method
+  # without drafts
   steps: Array
-  trace: Any = None
+  trace: Any = None  # See `State`

@@ -23,15 +23,11 @@ _KIND = "kind"
 
 def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
            least_seconds: float = 0.0, **options):
-  """Returns `make(what, pieces, eos_id, **options)`, and whether from disk.
-
-  The digest of a file is of all arguments, of the vocabulary and of the source
-  of this package, so that a file is never read that would be made otherwise
-  today. `what` and `options` are values of JSON. Automata made in less than
-  `least_seconds` are not written. `folder` need not exist, and may be deleted
-  at any time; where it cannot be written there is a warning. Raises ValueError
-  of `make`.
-  """
+  """Returns `make(what, pieces, eos_id, **options)`, and whether it was read
+  from disk. A file's digest covers all arguments, the vocabulary and the source
+  of this package, so a stale file is never read. `what` and `options` are JSON
+  values. Automata made in less than `least_seconds` are not written; a folder
+  that cannot be written gives a warning."""
   digest = _digest(make, what, pieces, eos_id, options)
   path = pathlib.Path(folder) / f"{digest}.npz"
   found = _read(path)

@@ -1,8 +1,7 @@
 """Automata over bytes as automata over the tokens of a vocabulary.
 
 All states read the vocabulary at once, level by level of the trie of its
-tokens: what is left at a level are the pairs of a state and a beginning of
-tokens that the state allows.
+tokens.
 """
 
 from collections.abc import Sequence
@@ -70,11 +69,9 @@ def _alike(table):
 
 
 def _of_loops(levels, loops):
-  """Returns the moves that states have in common by `loops [256]`.
-
-  These bytes do not leave a state: tokens of these bytes alone; and of each
-  level the beginnings of which the last byte is the first other one.
-  """
+  """Returns the moves that states have in common by `loops [256]`. These bytes
+  do not leave a state: tokens of these bytes alone; and of each level the
+  beginnings of which the last byte is the first other one."""
   stays, inside, exits = np.ones(1, bool), [], []
   for level in levels:
     parents = np.repeat(np.arange(len(stays)), np.diff(level.starts))

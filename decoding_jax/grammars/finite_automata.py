@@ -82,11 +82,9 @@ def add_dfa(nfa: Nfa, start: int, dfa: Dfa) -> int | None:
 
 def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
                 absorbing: int | None = None) -> Dfa:
-  """Returns the deterministic automaton, by the subsets of states.
-
-  States from which no text ends are left out. After the state `absorbing` any
-  text may follow. Raises TooLarge beyond `limit` states.
-  """
+  """Returns the deterministic automaton, by the subsets of states. States from
+  which no text ends are left out. After the state `absorbing` any text may
+  follow. Raises TooLarge beyond `limit` states."""
   closures: dict[int, frozenset] = {}
   steps = 0
 

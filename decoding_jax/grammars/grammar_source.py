@@ -1,7 +1,7 @@
 """Texts of grammars, Lark or GBNF: their size, special tokens, characters.
 
-Engines read a grammar by recursion and have limits of their own, some of which
-end the process. So what is too large is refused before.
+Engines recur, and some of their own limits end the process, so large grammars
+are refused first.
 """
 
 import itertools
@@ -111,12 +111,10 @@ def plain_characters(gbnf: str, escape: str) -> str:
 
 
 def by_characters(lark: str) -> str:
-  """Returns a grammar that was GBNF with a lexeme for each character.
-
-  Lexemes are read greedily: longer ones would be another language. In `lark`,
-  as `llguidance` makes it, lexemes are the rules without references, in
-  capitals.
-  """
+  """Returns a grammar that was GBNF with a lexeme for each character. Lexemes
+  are read greedily: longer ones would be another language. In `lark`, as
+  `llguidance` makes it, lexemes are the rules without references, in
+  capitals."""
   return re.sub(rf"{_LARK.pattern}|[A-Z][A-Z0-9_]*", _by_characters, lark,
                 flags=re.DOTALL)
 

@@ -28,10 +28,8 @@ def whole(pattern: str) -> Dfa:
 @functools.lru_cache(maxsize=256)
 def search(pattern: str) -> Dfa:
   """Returns the automaton of texts in which a pattern of ECMA-262 occurs.
-
   Look-ahead may come at the begin alone, after `^`. Raises ValueError for what
-  is wrong or not supported, and TooLarge.
-  """
+  is wrong or not supported, and TooLarge."""
   tree = regex_syntax.parse_ecma(pattern)
   parts = tree.parts if isinstance(tree, Sequence) else (tree,)
   ahead = [x for x in parts[1:] if isinstance(x, Ahead)]
@@ -77,11 +75,9 @@ def _search(tree) -> Dfa:
 
 
 def _repeat_marks(nfa):
-  """Lets each anchor read a mark of its own; returns how many there are.
-
-  As in `^(^a|b)$`: an anchor asserts a place, and so do all that follow it
-  there. Marks that no anchor reads are read by any state.
-  """
+  """Lets each anchor read a mark of its own; returns how many there are. As in
+  `^(^a|b)$`: an anchor asserts a place, and so do all that follow it there.
+  Marks that no anchor reads are read by any state."""
   counts = {}
   for mark in (BEGIN, END):
     anchors = sum((mark, mark) == move[:2] for row in nfa.moves for move in row)

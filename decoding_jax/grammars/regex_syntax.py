@@ -1,9 +1,8 @@
 """The structure of regular expressions, of two languages.
 
-`parse_ecma` reads patterns of JSON Schema, those of ECMA-262; `parse_whole`
-those that a text matches from end to end, in the main of Rust's `regex`. Texts
-are read between two marks that no character is: `^` reads the one before them,
-`$` the one after them.
+`parse_ecma` reads patterns of JSON Schema (ECMA-262), `parse_whole` most of
+Rust's `regex`, matched from end to end. Texts are read between two marks that
+are no characters: `^` reads the first, `$` the last.
 """
 
 import functools

@@ -1,9 +1,7 @@
 """Automata over tokens of which each state allows few: a trie of many texts.
 
-A table of Q states and V tokens is out of the question for a catalogue. Here
-the arcs of a state lie side by side, as rows of a sparse matrix do (compressed
-sparse rows), and each state looks through as many of them as the state with the
-most has.
+Arcs of a state are adjacent, as in compressed sparse rows: a dense table of Q
+states and V tokens would not fit for a catalogue.
 """
 
 import flax.struct
@@ -15,20 +13,12 @@ from decoding_jax.types import Array, NONE
 
 @flax.struct.dataclass
 class SparseAutomaton:
-  """A deterministic automaton of E arcs; state 0 is the first one.
-
-  Attributes:
-    starts: `[Q + 1]` int32, the first arc of each state.
-    tokens: `[E]` int32, of each arc.
-    following: `[E]` int32, the state to which it leads.
-    order: `[K]` int32, 0 to K - 1: arcs of the state with the most.
-    vocabulary: `[V]` bool, tokens of any arc.
-  """
-  starts: Array
-  tokens: Array
-  following: Array
-  order: Array
-  vocabulary: Array
+  """A deterministic automaton of E arcs; state 0 is the first one."""
+  starts: Array  # `[Q + 1]` int32, the first arc of each state
+  tokens: Array  # `[E]` int32, of each arc
+  following: Array  # `[E]` int32, the state to which it leads
+  order: Array  # `[K]` int32, 0 to K - 1: arcs of the state with the most
+  vocabulary: Array  # `[V]` bool, tokens of any arc
 
 
 def from_arcs(arcs, vocab_size: int) -> SparseAutomaton:

@@ -31,15 +31,10 @@ class Automaton:
 
   Tokens that lead to the same states everywhere are of one class, so that the
   table of Q states has C columns instead of V.
-
-  Attributes:
-    allowed: `[Q, V / 32]` uint32, bit b of word w for token `32 w + b`.
-    classes: `[V]` int32, the class of each token.
-    following: `[Q, C]` int32, the state after a token; `NONE` where the token
-      is forbidden.
   """
-  allowed: Array
-  classes: Array
+  allowed: Array  # `[Q, V / 32]` uint32, bit b of word w for token `32 w + b`
+  classes: Array  # `[V]` int32, the class of each token
+  # `[Q, C]` int32, the state after a token; `NONE` where the token is forbidden
   following: Array
 
 
@@ -138,11 +133,9 @@ def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
 
 def from_arcs(arcs, start: int, finals, vocab_size: int, ends) -> Automaton:
   """Returns the automaton of the arcs of each state, as `from_transitions`.
-
   `arcs` are state -> (tokens, states after them), two arrays; none of the
   tokens is of `ends`. States are taken out of it, since it is large. Raises
-  NoText if no text is possible, ValueError beyond `MAX_BYTES`.
-  """
+  NoText if no text is possible, ValueError beyond `MAX_BYTES`."""
   finals = set(finals)
   live = _live(arcs, finals)
   if start not in live:
@@ -301,11 +294,8 @@ def _live(arcs, finals):
 
 
 def _words(name, strings, names):
-  """Returns the symbols that stop strings are met by.
-
-  A string that names special tokens is two words: with these tokens, and
-  spelled out in bytes.
-  """
+  """Returns the symbols that stop strings are met by. A string that names
+  special tokens is two words: with these tokens, and spelled out in bytes."""
   words = [tuple(values.utf8(name, x) if isinstance(x, str) else bytes(x))
            for x in strings]
   return list(dict.fromkeys([*words, *(
@@ -314,12 +304,9 @@ def _words(name, strings, names):
 
 
 def _search(words):
-  """Returns the search for any of several words.
-
-  That is `[Q, S]` int32, the state after each symbol; the state in which a word
-  was met; and the symbols of the special tokens that occur, numbered from 256
-  on: a dict from tokens to sequences of one.
-  """
+  """Returns the search for any of several words: `[Q, S]` int32 next states,
+  the state in which a word was met, and a dict from special tokens to sequences
+  of their symbol, numbered from 256 on."""
   num_bytes = token_text.NUM_BYTES
   special = sorted({x for word in words for x in word if x >= num_bytes})
   numbers = {x: num_bytes + i for i, x in enumerate(special)}

@@ -1,13 +1,9 @@
 """Operations that have native CPU kernels, each next to its reference in JAX.
 
-The one door to native code: who computes with these functions gets the kernel
-on a CPU where it knows the arguments, and else the reference, with the same
-numbers up to rounding. Derivatives are those of the reference. Nobody outside
-this folder branches on a platform.
-
-  DECODING_JAX_KERNELS=xla python ...
-
-has the references compute everything.
+A call runs the kernel on a CPU where it knows the arguments, else the
+reference, with equal numbers up to rounding and the reference's derivatives.
+Nothing outside of this folder branches on a platform.
+`DECODING_JAX_KERNELS=xla` makes the references compute everything.
 """
 
 from decoding_jax.kernels.buffers import (commit, empty_like, take_along,

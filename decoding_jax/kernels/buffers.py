@@ -15,19 +15,15 @@ _ROWS, _KEY_SLOTS, _VALUE_SLOTS = -4, -1, -2
 
 
 def take_along(x, indices, axis):
-  """Returns `jnp.take_along_axis` of indices that are all in bounds.
-
-  By default JAX would fill others with NaN, in one more pass over the result.
-  """
+  """Returns `jnp.take_along_axis` of indices that are all in bounds. By default
+  JAX would fill others with NaN, in one more pass over the result."""
   return jnp.take_along_axis(x, indices, axis=axis, mode="clip")
 
 
 def zeros(like, after):
-  """Returns arrays of zeros like `like`, on a CPU in one operation.
-
-  There it runs once `after`, any array, is known: ahead of a loop it would be
-  copied in each iteration.
-  """
+  """Returns arrays of zeros like `like`, on a CPU in one operation. There it
+  runs once `after`, any array, is known: ahead of a loop it would be copied in
+  each iteration."""
   return _new(after, like=_shapes(like), is_zero=True)
 
 
@@ -37,22 +33,17 @@ def empty_like(like, after):
 
 
 def write_slots(targets, sources, start):
-  """Writes `sources [B, W, ...]` into `targets [B, M, ...]`.
-
-  `start []` int32 is the first of the M slots, M - W at most.
-  """
+  """Writes `sources [B, W, ...]` into `targets [B, M, ...]`. `start []` int32
+  is the first of the M slots, M - W at most."""
   sources = tuple(x.astype(y.dtype) for x, y in zip(sources, targets))
   return _write_slots(tuple(targets), sources, jnp.asarray(start, jnp.int32))
 
 
 def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
-  """Copies slots of a block after the prefix of each row of a cache.
-
-  Keys are tuples of `[..., B, H, C, S]`, values of `[..., B, H, S, C]`; of a
-  block they have N slots. `slots [B, K]` are those of the block in order,
-  `lengths [B]` where to; a start beyond S - K is moved back to it. Some arrays
-  of the cache may be `mesh_axes.SplitSlots`.
-  """
+  """Copies slots of a block after the prefix of each row of a cache. Keys are
+  tuples of `[..., B, H, C, S]`, values of `[..., B, H, S, C]`, of a block with
+  N slots. `slots [B, K]` are block slots in order, `lengths [B]` their targets,
+  at most S - K. Cache arrays may be `mesh_axes.SplitSlots`."""
   arrays, fresh = keys + values, fresh_keys + fresh_values
   split = [i for i, x in enumerate(arrays) if mesh_axes.is_split(x)]
   if not split:

@@ -1,8 +1,4 @@
-"""The choice among implementations of an operation, by platform.
-
-The only file that branches on a platform, and the only one that gives functions
-derivatives of their own.
-"""
+"""The only file that branches on a platform or defines derivatives."""
 
 import functools
 import inspect

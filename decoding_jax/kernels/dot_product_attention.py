@@ -1,8 +1,7 @@
 """Attention of fresh tokens to a cache and to each other, in one softmax.
 
-Attentions to several stretches of keys are merged by the log-sum-exp of their
-scores, so that each can be computed in its own way: scores of a cache, which
-are many, never lie in the memory of an accelerator.
+Attentions to several stretches of keys are merged by their log-sum-exp, so that
+scores of a cache never lie in an accelerator's memory.
 """
 
 import functools
@@ -32,16 +31,11 @@ _ROWS = -4
 
 
 class Span(NamedTuple):
-  """Slots that are seen, from `start` to before `stop`.
-
-  Attributes:
-    stop: `[B]` int32.
-    start: `[B, T]` int32; None for 0.
-    layer: `[]` int32, of keys and values with an axis of layers in front; None
-      for those of one layer.
-  """
-  stop: jax.Array
-  start: jax.Array | None = None
+  """Slots that are seen, from `start` to before `stop`."""
+  stop: jax.Array  # `[B]` int32
+  start: jax.Array | None = None  # `[B, T]` int32; None for 0
+  # `[]` int32, of keys and values with an axis of layers in front; None for
+  # those of one layer
   layer: jax.Array | None = None
 
 
@@ -81,11 +75,9 @@ def attention(q, parts, cap=0.0):
 
 def _of_all_rows(q, part, cap):
   """Attends to keys of one row `[1, H, C, S]` by the queries of all of them.
-
   They are queries of one row: products of matrices, which read each key once
   (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099, section 3.2). A query may
-  see nothing.
-  """
+  see nothing."""
   keys, values, mask, span = (*part, None)[:4]
   together = lambda x: None if x is None else x.reshape(
       1, -1, *x.shape[2:])
@@ -182,11 +174,9 @@ def _attend_merged(cap, of_prefix, q, parts):
 
 def _pair(cap, of_prefix, q, parts):
   """Attends to parts with a span by `of_prefix`, and merges the rest.
-
   `of_prefix` is `_flash`, `_blockwise` or None: no part is apart. A query may
   see nothing. Returns a pair as of `merge`, of `[B, H, G, T, C]` and `[B, H, G,
-  T]`.
-  """
+  T]`."""
   queries = q.transpose(0, 2, 3, 1, 4)
   many = of_prefix is _flash and q.shape[1] >= _MANY
   found, rest = [], []
@@ -281,12 +271,10 @@ def _normalized(weighted, largest, total):
 
 
 def _sums(cap, q, parts, low=-jnp.inf):
-  """Returns sums over slots, weighted by the exponentials of scores.
-
-  Of `q [B, H, G, T, C]`: sums of values, `[B, H, G, T, C]`, the largest score,
-  `[B, H, G, T, 1]`, and the sum of the weights, `[B, H, G, T]`. `low` is the
-  score of what is not seen; finite where a query may see nothing.
-  """
+  """Returns sums over slots, weighted by the exponentials of scores. Of `q [B,
+  H, G, T, C]`: sums of values, `[B, H, G, T, C]`, the largest score, `[B, H, G,
+  T, 1]`, and the sum of the weights, `[B, H, G, T]`. `low` is the score of what
+  is not seen; finite where a query may see nothing."""
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=linear.precision(q.dtype))
   queries = [q, *(_apart(q) for _ in parts[1:])]
@@ -312,11 +300,9 @@ def _sums(cap, q, parts, low=-jnp.inf):
 
 
 def _apart(q):
-  """Returns `q`, on a GPU behind a barrier.
-
-  XLA:GPU would merge two products with the same queries, and copy all keys of a
-  cache to have those of the block after them.
-  """
+  """Returns `q`, on a GPU behind a barrier. XLA:GPU would merge two products
+  with the same queries, and copy all keys of a cache to have those of the block
+  after them."""
   return dispatch.by_platform(
       q, default=lambda q: q, cuda=jax.lax.optimization_barrier,
       rocm=jax.lax.optimization_barrier)

@@ -1,9 +1,7 @@
 """Attention on a TPU whose scores stay in the core, as a Pallas kernel.
 
-The queries of a row that share a key/value head meet its slots block by block,
-with a running maximum and sum (Dao et al. 2022, arXiv 2205.14135). Blocks
-outside of a row's span are neither read nor computed. The log-sum-exp of the
-scores is returned too, so that attentions to other slots can be merged.
+Blocks of slots are read with a running maximum and sum (Dao et al. 2022, arXiv
+2205.14135); blocks outside of a row's span are skipped.
 """
 
 import functools
@@ -47,14 +45,12 @@ class _Static(NamedTuple):
 
 def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
            interpret=False):
-  """Attends to some keys; returns `[B, H, G, T, C]` and log-sum-exps.
-
-  The latter, `[B, H, G, T]`, are of the scores, very low where nothing is seen.
-  `q [B, H, G, T, C]` is scaled; keys are `[B, H, C, S]`, values `[B, H, S, C]`,
-  or with an axis of layers in front, of which `layer []` is read where it lies.
-  Seen are slots from `start [B, T]` (None: 0) to before `stop [B]` that are
-  true in `mask [B, T, S]` (None: all). `interpret` runs anywhere, slowly.
-  """
+  """Attends to some keys; returns `[B, H, G, T, C]` and log-sum-exps `[B, H, G,
+  T]`, very low where nothing is seen. `q [B, H, G, T, C]` is scaled; keys are
+  `[B, H, C, S]`, values `[B, H, S, C]`, or with an axis of layers in front, of
+  which `layer []` is read in place. Seen are slots from `start [B, T]` (None:
+  0) to before `stop [B]` that are true in `mask [B, T, S]` (None: all).
+  `interpret` runs anywhere, slowly."""
   batch, heads, groups, length, channels = q.shape
   slots = keys.shape[-1]
   padded, rows = _rows(groups, length)
@@ -215,10 +211,8 @@ def _add(static, q, keys, values, seen, state):
 
 
 def _inside(static, values, before):
-  """Returns values, 0 where a last block ends after the last slot.
-
-  Anything may be there, and a weight of 0 would not hide a NaN.
-  """
+  """Returns values, 0 where a last block ends after the last slot. Anything may
+  be there, and a weight of 0 would not hide a NaN."""
   if not static.slots % static.sizes.slots:
     return values
   at = before + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)

@@ -21,10 +21,8 @@ def gumbel_top_k(key, log_probs, k):
 
 def top_k(values, k):
   """Returns the k largest values `[..., k]` of `[..., V]`, and their indices.
-
   Of equal ones the first comes first. Of a large vocabulary only the k blocks
-  with the largest maxima are searched: on a CPU in half of the time or less.
-  """
+  with the largest maxima are searched: on a CPU in half of the time or less."""
   size = values.shape[-1]
   number = -(-size // _BLOCK)
   if number < _LEAST_BLOCKS * k:

@@ -19,19 +19,15 @@ _CPU_ROWS = 2
 
 def matmul(x, weights, scale=None):
   """Returns `x @ weights.T` `[..., out]` in float32, of `weights [out, in]`.
-
   Weights are of the type of `x`, bfloat16 or int8. `scale [out, 1]` float32
-  multiplies outputs.
-  """
+  multiplies outputs."""
   return matmuls(x, (weights,), None if scale is None else (scale,))[0]
 
 
 def matmuls(x, weights, scales=None, sliced=False):
-  """Returns a tuple of products of the same activations; see `matmul`.
-
-  `sliced` says that weights are slices of larger arrays, by the number of an
-  iteration: a TPU converts them where it reads them.
-  """
+  """Returns a tuple of products of the same activations; see `matmul`. `sliced`
+  says that weights are slices of larger arrays, by the number of an iteration:
+  a TPU converts them where it reads them."""
   tokens = x.reshape(-1, x.shape[-1])
   found = _matmuls(tokens, tuple(weights), tuple(scales or ()), sliced=sliced)
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
@@ -80,10 +76,8 @@ def _dot_sliced(x, weights):
 
 def precision(dtype):
   """Returns the precision of products: all digits, unless others are asked for.
-
   By default TPUs round float32 to bfloat16, and GPUs to TF32: a forward of
-  other shapes would then give other texts. CPUs never round.
-  """
+  other shapes would then give other texts. CPUs never round."""
   if dtype.itemsize < 4 or jax.config.jax_default_matmul_precision:
     return None
   return jax.lax.Precision.HIGHEST

@@ -22,26 +22,20 @@ def split_by_compiler() -> dict[str, int]:
 
 
 def is_on_one_device() -> bool:
-  """Returns whether arrays are of one device, but for `split_by_compiler`.
-
-  True inside of a `jax.shard_map`. Elsewhere the compiler may split any array.
-  """
+  """Returns whether arrays are of one device, but for `split_by_compiler`. True
+  inside of a `jax.shard_map`. Elsewhere the compiler may split any array."""
   mesh = jax.sharding.get_abstract_mesh()
   return AxisType.Manual in mesh.axis_types or jax.device_count() == 1
 
 
 @flax.struct.dataclass
 class SplitSlots:
-  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache.
-
-  Attributes:
-    array: `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device
-      having an n-th of the axis of s H.
-    ways: s, static.
-    axis: of the slots, -1 or -2; static.
-  """
+  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache."""
+  # `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device having
+  # an n-th of the axis of s H
   array: jax.Array
-  ways: int = flax.struct.field(pytree_node=False)
+  ways: int = flax.struct.field(pytree_node=False)  # s, static
+  # Of the slots, -1 or -2; static
   axis: int = flax.struct.field(pytree_node=False)
 
   @property

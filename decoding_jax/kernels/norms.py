@@ -8,11 +8,9 @@ from decoding_jax.kernels.cpu import bindings
 
 
 def rms_norm(x, scale, epsilon, plus_one=False):
-  """Divides `x [..., F]` by its root mean square, computed in float32.
-
-  `scale [F]` multiplies afterwards; `plus_one` adds 1 to it. It is not stored
-  so, since 16 bits have no room for both; the result is then rounded once.
-  """
+  """Divides `x [..., F]` by its root mean square, computed in float32. `scale
+  [F]` multiplies afterwards; `plus_one` adds 1 to it. It is not stored so,
+  since 16 bits have no room for both; the result is then rounded once."""
   return _rms_norm(x, scale, epsilon=epsilon, plus_one=plus_one)
 
 
@@ -33,10 +31,8 @@ _rms_norm = dispatch.on_cpu(
 
 def log_normalizer(logits, divisor=1.0):
   """Returns largest and log_mass `[..., 1]` of float32 logits `[..., V]`.
-
   Log-probabilities are `(logits - largest) / divisor - log_mass`; the divisor
-  `[]` is the temperature.
-  """
+  `[]` is the temperature."""
   found = _log_normalizer(logits, jnp.asarray(divisor, jnp.float32))
   return tuple(x[..., None] for x in found)
 

@@ -1,10 +1,8 @@
 """Random keys and numbers, of which a step of decoding needs many.
 
-On a CPU JAX's generator is a loop through memory, and by default it computes
-twice the bits that are asked for. This is the same function, Threefry-2x32 with
-20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"),
-as plain arithmetic that a compiler fuses with what the bits are used for. Keys
-and uniform numbers are those of `jax.random`.
+Equal to `jax.random` for keys and uniforms: Threefry-2x32 with 20 rounds
+(Salmon et al. 2011), as plain arithmetic that fuses with its consumers, while
+JAX's generator on a CPU is a loop through memory.
 """
 
 import math
@@ -42,11 +40,8 @@ def uniform(key, shape):
 
 
 def gumbel(key, size: int):
-  """Draws standard Gumbels `[size]` float32.
-
-  Large ones, which win, are exact to the last digit up to 22; those of JAX end
-  at 16.6.
-  """
+  """Draws standard Gumbels `[size]` float32. Large ones, which win, are exact
+  to the last digit up to 22; those of JAX end at 16.6."""
   if not is_threefry(key):
     return jax.random.gumbel(key, (size,), jnp.float32)
   return -jnp.log(exponential(bits(key, size)))
@@ -66,10 +61,8 @@ def exponential(words):
 
 
 def bits(key, size: int):
-  """Returns random words `[size]` uint32 of a key of Threefry.
-
-  The first halves of the hashes of 0, 1, ... come first, then the second ones.
-  """
+  """Returns random words `[size]` uint32 of a key of Threefry. The first halves
+  of the hashes of 0, 1, ... come first, then the second ones."""
   half = (size + 1) // 2
   words = threefry(jax.random.key_data(key), jnp.arange(half, dtype=jnp.uint32),
                    jnp.zeros(half, jnp.uint32))

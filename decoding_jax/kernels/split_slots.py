@@ -1,17 +1,12 @@
 """KV caches whose slots are split over the devices of a layer.
 
-Of n devices that share a layer (`mesh_axes.split_by_compiler`), g = gcd(H, n)
-have different ones of the H key/value heads, and s = n / g the same heads of
-different slots: device h s + j has slots j, j + s, j + 2 s, ... of the h-th
-part of the heads. Each attends to its own slots, of blocks too, and the
-attentions are merged by the log-sum-exp of their scores.
+Of n devices (`mesh_axes.split_by_compiler`), g = gcd(H, n) have different ones
+of the H key/value heads, and s = n / g the same heads of different slots:
+device h s + j has slots j, j + s, j + 2 s, ... of the h-th part of the heads.
+Each attends to its own slots, and attentions are merged by their log-sum-exp.
 
-Slots are dealt out in turn. So however short a text is, and wherever a window
-begins, all devices read equally many slots, and all write a part of a prompt.
-If each had consecutive slots, one would read a text of S / s tokens alone.
-
-That order is a type, `mesh_axes.SplitSlots`: code that does not know of it
-fails.
+Slots are dealt out in turn so that all devices read equally many, however short
+a text is. `mesh_axes.SplitSlots` marks this order: other code fails on it.
 """
 
 import jax
@@ -24,11 +19,9 @@ _SAME = PartitionSpec()
 
 
 def zeros(shape, dtype, axis):
-  """Returns empty keys or values, split over the devices of a layer.
-
-  `axis` is that of the slots, from the end. `SplitSlots`; or an array where
-  heads alone are split, or s does not divide S.
-  """
+  """Returns empty keys or values, split over the devices of a layer. `axis` is
+  that of the slots, from the end. `SplitSlots`; or an array where heads alone
+  are split, or s does not divide S."""
   sizes, layout = list(shape), mesh_axes.layout_of(shape[mesh_axes.HEADS])
   if not sizes[axis] or sizes[axis] % layout.ways:
     return jnp.zeros(shape, dtype)
@@ -43,10 +36,8 @@ def zeros(shape, dtype, axis):
 
 def commit(targets, sources, slots, lengths):
   """Copies slots of a block into caches: each device writes its own ones.
-
   `targets` are `SplitSlots`, `sources` the keys or values of a block, `slots
-  [B, K]` and `lengths [B]` as in `kernels.commit`.
-  """
+  [B, K]` and `lengths [B]` as in `kernels.commit`."""
   layout = mesh_axes.layout_of(targets[0].shape[mesh_axes.HEADS])
   arrays = [target.array for target in targets]
   specs = [_of_heads(array, layout) for array in arrays]
@@ -89,11 +80,9 @@ def _commit(layout, axis, target, source, slots, lengths):
 
 def attend(attention, q, parts):
   """Attends to stretches of keys, each device to its own slots of them.
-
   `attention(q [B, T, H, G, C], parts)` returns a pair of
   `dot_product_attention.merge`. It is called for the heads and slots of a
-  device, where a query may see nothing.
-  """
+  device, where a query may see nothing."""
   shape, layout = q.shape, mesh_axes.layout_of(q.shape[2])
   # Else all devices have all queries, as in a draft model that is not split.
   divides = not shape[2] * shape[3] % layout.number
@@ -116,10 +105,8 @@ def attend(attention, q, parts):
 
 def together(parts):
   """Keeps the compiler from splitting keys and values where slots can be split.
-
   It would split them by heads, as far as that goes, and what they are computed
-  from: where a cache of them is then attended to, they would be gathered.
-  """
+  from: where a cache of them is then attended to, they would be gathered."""
   whole = lambda x: jax.lax.with_sharding_constraint(x, _SAME)
   return tuple((whole(keys), whole(values), *seen)
                for keys, values, *seen in parts)
@@ -139,11 +126,8 @@ def _heads(layout, q, shape):
 
 
 def _merged(layout, found, shape, divides):
-  """Merges the pair `found` over the devices that have the same heads.
-
-  Returns `[B, T, 1, H G / n, C]` if n `divides` the queries, or `[B, T, H, G,
-  C]`.
-  """
+  """Merges the pair `found` over the devices that have the same heads. Returns
+  `[B, T, 1, H G / n, C]` if n `divides` the queries, or `[B, T, H, G, C]`."""
   y, log_sum = found
   log_sums = jax.lax.all_gather(log_sum, layout.axis,
                                 axis_index_groups=layout.groups())

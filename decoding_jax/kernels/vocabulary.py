@@ -1,11 +1,8 @@
 """Arrays over a vocabulary, whole or split over the devices of a layer.
 
-On a mesh whose compiler splits layers (`mesh_axes.split_by_compiler`), logits
-and all that is made of them, distributions, noise and residuals, keep their
-last axis V split: of n devices each has ceil(V / n) numbers. Elementwise
-operations need nothing else, and a sum or a maximum exchanges one number. These
-are the operations that a compiler would gather all of V for. Rules are written
-on them once; on one device they are what their names say.
+On a mesh whose compiler splits layers (`mesh_axes.split_by_compiler`) logits,
+distributions, noise and residuals keep their last axis V split, ceil(V / n)
+numbers a device. These are the operations for which a compiler would gather V.
 """
 
 import math
@@ -35,10 +32,8 @@ def split(x):
 
 def from_parts(part, size: int, *arrays):
   """Returns `[size]` float or bool, of which each device makes its own part.
-
   `part(first, number, *arrays) -> [number]` are the numbers of the tokens from
-  `first` on; some are after the last token.
-  """
+  `first` on; some are after the last token."""
   axes, number = _axes(), -(-size // shards())
 
   def own(*arrays):
@@ -50,10 +45,8 @@ def from_parts(part, size: int, *arrays):
 
 
 def take(x, tokens):
-  """Returns what `x [..., V]` has at `tokens [..., K]`, or at `[]` of `[V]`.
-
-  On a mesh by sums of n numbers, instead of gathering V.
-  """
+  """Returns what `x [..., V]` has at `tokens [..., K]`, or at `[]` of `[V]`. On
+  a mesh by sums of n numbers, instead of gathering V."""
   if shards() == 1:
     return x[tokens] if x.ndim == 1 else buffers.take_along(x, tokens, axis=-1)
   if tokens.ndim == x.ndim:
@@ -64,9 +57,7 @@ def take(x, tokens):
 
 def put(x, tokens, values):
   """Returns `x [V]` with other values at different tokens, `[]` or `[K]`.
-
-  Tokens of V and more are dropped.
-  """
+  Tokens of V and more are dropped."""
   if shards() == 1:
     return x.at[tokens].set(values, mode="drop")
   values = jnp.broadcast_to(jnp.asarray(values, x.dtype), tokens.shape)
@@ -76,11 +67,9 @@ def put(x, tokens, values):
 
 
 def top_k(values, k: int):
-  """Returns the k largest of `values [..., V]` in order, and their tokens.
-
-  Each device finds its own k, and all of them the largest of n k pairs. Of
-  equal values the first comes first.
-  """
+  """Returns the k largest of `values [..., V]` in order, and their tokens. Each
+  device finds its own k, and all of them the largest of n k pairs. Of equal
+  values the first comes first."""
   if shards() == 1:
     return gumbel_lib.top_k(values, k)
   axes, size = _axes(), -(-values.shape[-1] // shards())
@@ -103,19 +92,15 @@ def top_k(values, k: int):
 
 
 def most_probable(values):
-  """Returns the token `[...]` of the largest value, of equal ones the first.
-
-  On a CPU `argmax` takes four times as long.
-  """
+  """Returns the token `[...]` of the largest value, of equal ones the first. On
+  a CPU `argmax` takes four times as long."""
   return top_k(values, 1)[1].squeeze(-1)
 
 
 def gumbel(key, size: int):
-  """Draws standard Gumbels `[size]`, each of the key and its token alone.
-
-  They are the same on any mesh. With keys of Threefry each device makes its own
-  ones, with other keys all of them.
-  """
+  """Draws standard Gumbels `[size]`, each of the key and its token alone. They
+  are the same on any mesh. With keys of Threefry each device makes its own
+  ones, with other keys all of them."""
   if shards() == 1 or not random.is_threefry(key):
     return split(random.gumbel(key, size))
   tokens = split(jnp.arange(size, dtype=jnp.uint32))
@@ -123,11 +108,9 @@ def gumbel(key, size: int):
 
 
 def gumbel_top_k(key, log_probs, k: int):
-  """Draws k tokens without replacement (Kool et al. 2019, section 2).
-
-  Returns perturbed log-probabilities `[k]`, descending, which is draw order,
-  and tokens `[k]` int32. A value of -inf marks a zero-probability token.
-  """
+  """Draws k tokens without replacement (Kool et al. 2019, section 2). Returns
+  perturbed log-probabilities `[k]`, descending, which is draw order, and tokens
+  `[k]` int32. A value of -inf marks a zero-probability token."""
   if shards() == 1:
     return gumbel_lib.gumbel_top_k(key, log_probs, k)
   return top_k(log_probs + gumbel(key, len(log_probs)), k)

@@ -35,12 +35,10 @@ def examples() -> dict[str, tuple[Method, ...]]:
 
 
 def _cached(name, make):
-  """Wraps `make` so that equal arguments give the same object.
-
-  A method is a static argument of `generate`: equal methods that are different
-  objects would be compiled twice. Arguments are equal in whichever form they
-  are given: by position or name, default or not, list or tuple.
-  """
+  """Wraps `make` so that equal arguments give the same object. A method is a
+  static argument of `generate`: equal methods that are different objects would
+  be compiled twice. Arguments are equal in whichever form they are given: by
+  position or name, default or not, list or tuple."""
   signature, cached = inspect.signature(make), functools.cache(make)
 
   @functools.wraps(make)
@@ -57,10 +55,8 @@ def _cached(name, make):
 
 
 def _hashable(value):
-  """Makes tuples of lists, arrays and other sequences, at all levels.
-
-  Named tuples, such as a `LogitsProcessor`, are hashable as they are.
-  """
+  """Makes tuples of lists, arrays and other sequences, at all levels. Named
+  tuples, such as a `LogitsProcessor`, are hashable as they are."""
   if isinstance(value, Iterable) and not (
       isinstance(value, str) or hasattr(value, "_fields")):
     return tuple(map(_hashable, value))

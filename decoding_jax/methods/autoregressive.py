@@ -10,9 +10,6 @@ def make() -> Method:
   """Makes plain decoding, the baseline, which needs no drafter.
 
   It is a tree of a root alone.
-
-  Returns:
-    The method.
   """
   root = expanders.gumbel_top_k(())
   return Method("autoregressive",

@@ -50,11 +50,9 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
 
 
 def _init(options, context: Context, state: DecodeState) -> DecodeState:
-  """Runs the models on the last token of each prompt as well.
-
-  From then on the caches hold the whole text; `carry` are the target's logits
-  `[B, V]` after it, and the states of the reward.
-  """
+  """Runs the models on the last token of each prompt as well. From then on the
+  caches hold the whole text; `carry` are the target's logits `[B, V]` after it,
+  and the states of the reward."""
   by_draft = options.rollout_model.needs_draft
   newest = token_buffer.newest(state, 1)
   logits, cache = greedy_rollout.extend(context.target, context.target_params,

@@ -36,9 +36,6 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
     num_candidates: k, the most probable tokens of the target.
     penalty: alpha, 0 to 1; 0 is greedy decoding.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed; and from
       `generate`, for a target that keeps no features.
@@ -55,11 +52,8 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:
-  """Runs the target on the last token of each prompt as well.
-
-  From then on its cache holds the whole text, and `carry` are the logits
-  `[B, V]` after it.
-  """
+  """Runs the target on the last token of each prompt as well. From then on its
+  cache holds the whole text, and `carry` are the logits `[B, V]` after it."""
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache,
       token_buffer.newest(state, 1), 1)

@@ -27,9 +27,6 @@ def make(depth: int, copies: int = 8, min_ngram: int = 3,
     width: tokens that the model drafts as siblings, without replacement; more
       than one are of one level. Of a head they cost no forward.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the size, its value and what is allowed.
   """

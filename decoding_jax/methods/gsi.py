@@ -98,10 +98,8 @@ def _step(sizes, beta, threshold, context: Context,
 
 
 def _commit(context, state, sizes, drafted, scored, chosen, fallback):
-  """Commits the chosen segment to the text, and to both caches.
-
-  The draft model has not read a segment that the target drew: it does so now.
-  """
+  """Commits the chosen segment to the text, and to both caches. The draft model
+  has not read a segment that the target drew: it does so now."""
   running = (~state.done).astype(jnp.int32)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, chosen)
   tokens, slots = take(scored.tokens), segments_lib.slots(chosen, sizes)

@@ -18,9 +18,6 @@ def make(branching, verification: str = verifiers.USUAL) -> Method:
     branching: children of each node of level 0, 1, ..., D - 1.
     verification: any of `verifiers.RULES`.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """

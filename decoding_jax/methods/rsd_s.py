@@ -17,9 +17,6 @@ def make(width: int, depth: int, verification: str = verifiers.USUAL
     depth: levels.
     verification: any of `verifiers.RULES` whose children can form a beam.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """

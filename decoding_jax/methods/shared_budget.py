@@ -52,9 +52,6 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
     most: nodes of a row, under "match" and at temperature 0; None for
       the largest of 7, `depth` and `2 * nodes - 1`.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """

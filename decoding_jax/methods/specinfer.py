@@ -28,9 +28,6 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None,
     models: draft models; of several, `draft` is a `models.guided.mixture`, and
       multi-step sampling verifies.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """

@@ -13,9 +13,6 @@ def make(num_paths: int, depth: int) -> Method:
     num_paths: drafted paths.
     depth: tokens of a path.
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the size, its value and what is allowed.
   """

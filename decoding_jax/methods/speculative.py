@@ -18,9 +18,6 @@ def make(depth: int, verification: str = verifiers.USUAL) -> Method:
       verification token by token ("token"), "traversal" is block verification
       ("block", arXiv 2403.10444).
 
-  Returns:
-    The method.
-
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """

@@ -132,10 +132,8 @@ def _chain(processors):
 @functools.lru_cache(maxsize=None)
 def _after_prompt_only(processor):
   """Returns the processor with a further state, in which it waits.
-
   `after_prompt` gives it to all tokens of a prompt. The token after a waiting
-  one, the last of the prompt, is not read.
-  """
+  one, the last of the prompt, is not read."""
   def advance(params, state, token):
     waits, state = state
     read = processor.advance(params, state, token)
@@ -225,11 +223,9 @@ def _language_model(reader, kind, lm):
 
 
 def _advance(reader, params, tokens, slot, mask, states, last):
-  """Returns the states `[B, N, ...]` of a block, fresh tokens included.
-
-  The parent of a token is the last of its ancestors in the block, or the last
-  token of the cache. Fresh tokens of one depth are independent of each other.
-  """
+  """Returns the states `[B, N, ...]` of a block, fresh tokens included. The
+  parent of a token is the last of its ancestors in the block, or the last token
+  of the cache. Fresh tokens of one depth are independent of each other."""
   slots = jnp.arange(mask.shape[-1])[None, None]
   own = slot + jnp.arange(tokens.shape[1])
   above = mask & (slots != own[None, :, None])

@@ -82,12 +82,10 @@ def _momentum(vocab_size, window, resistance, num_candidates, max_match):
 
 
 def _repeated(tokens, candidates, max_match):
-  """Returns how much of the end of a text each candidate repeats, `[K]`.
-
-  0 of a token that is new, 1 of one that occurred after another token than the
-  last one; at most max_match + 1. In `tokens [W]`, `NONE` stands before the
-  first.
-  """
+  """Returns how much of the end of a text each candidate repeats, `[K]`. 0 of a
+  token that is new, 1 of one that occurred after another token than the last
+  one; at most max_match + 1. In `tokens [W]`, `NONE` stands before the
+  first."""
   wide = jnp.concatenate([jnp.full(max_match, NONE, jnp.int32), tokens])
   same, length = tokens != NONE, jnp.ones(len(tokens), jnp.float32)
   for i in range(1, max_match + 1):

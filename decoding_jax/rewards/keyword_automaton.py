@@ -25,14 +25,9 @@ from decoding_jax.types import Array
 
 @flax.struct.dataclass
 class Vocabulary:
-  """The bytes of all tokens.
-
-  Attributes:
-    pieces: `[V, L]` uint8, the bytes of each token, padded with 0.
-    sizes: `[V]` int32, the number of bytes of each token.
-  """
-  pieces: Array
-  sizes: Array
+  """The bytes of all tokens."""
+  pieces: Array  # `[V, L]` uint8, the bytes of each token, padded with 0
+  sizes: Array  # `[V]` int32, the number of bytes of each token
 
 
 @flax.struct.dataclass

@@ -21,16 +21,10 @@ from decoding_jax.types import Array, Reward
 
 @flax.struct.dataclass
 class Concepts:
-  """The constraint of `lexical`, with a leading axis `B` for a batch.
-
-  Attributes:
-    automaton: of all forms of the row.
-    lasts: `[C, W]` uint32, the last bits of the forms of each concept.
-    count: `[]` int32, concepts of the row, at most C.
-  """
-  automaton: keyword_automaton.Automaton
-  lasts: Array
-  count: Array
+  """The constraint of `lexical`, with a leading axis `B` for a batch."""
+  automaton: keyword_automaton.Automaton  # Of all forms of the row
+  lasts: Array  # `[C, W]` uint32, the last bits of the forms of each concept
+  count: Array  # `[]` int32, concepts of the row, at most C
 
 
 def concepts(rows: Sequence[Sequence[Sequence[str]]], pieces: Sequence[bytes],

@@ -35,22 +35,14 @@ _CONTEXT = 16
 
 
 class HostReport(NamedTuple):
-  """The costs of a reward on the host so far, of all generations together.
-
-  Attributes:
-    calls: of the function.
-    texts: that it was given.
-    repeated: values that were known: of equal texts, or of earlier calls.
-    failed: texts whose value is the fallback.
-    seconds: in the function, decoding included.
-    slowest: seconds of the longest call.
-  """
-  calls: int = 0
-  texts: int = 0
+  """The costs of a reward on the host so far, of all generations together."""
+  calls: int = 0  # Of the function
+  texts: int = 0  # That it was given
+  # Values that were known: of equal texts, or of earlier calls
   repeated: int = 0
-  failed: int = 0
-  seconds: float = 0.0
-  slowest: float = 0.0
+  failed: int = 0  # Texts whose value is the fallback
+  seconds: float = 0.0  # In the function, decoding included
+  slowest: float = 0.0  # Seconds of the longest call
 
 
 @flax.struct.dataclass

@@ -26,11 +26,9 @@ _LONG, _LONG_STEP = 768, 128
 
 
 def map_arrays(function, *parts) -> types.Block:
-  """Applies a function to each array of caches or blocks of one model.
-
-  It is `(*arrays, row_axis, slot_axis) -> array`, of one array of each, which
-  on a mesh may be `kernels.SplitSlots`. Results are keys, values, features.
-  """
+  """Applies a function to each array of caches or blocks of one model. It is
+  `(*arrays, row_axis, slot_axis) -> array`, of one array of each, which on a
+  mesh may be `kernels.SplitSlots`. Results are keys, values, features."""
   def mapped(name, row_axis, slot_axis):
     return jax.tree.map(lambda x, *others: function(
         x, *others, row_axis % x.ndim, slot_axis % x.ndim),
@@ -58,23 +56,10 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
 
 def commit(cache: types.Cache, block: types.Block, slots,
            count) -> types.Cache:
-  """Copies slots of a block after the prefix of each row.
-
-  All K slots are written, whatever the count: what lies after the length is
-  masked, and overwritten by the next commit. Recurrent states go on by the
-  count alone. The caller sees to it that
-  `length + K` is within the capacity: beyond it, XLA would move the write
-  back over the prefix without a word.
-
-  Args:
-    cache: the cache.
-    block: fresh keys, values and features.
-    slots: `[B, K]` int32, block slots in the order in which they follow.
-    count: `[B]` int32, how many of them count.
-
-  Returns:
-    The cache, longer by `count`.
-  """
+  """Copies the block slots `[B, K]` after the prefix of each row; `count [B]`
+  of them count. All K are written: those after the length are masked, and
+  overwritten by the next commit. The caller ensures that `length + K` is within
+  the capacity: beyond it XLA would silently write back over the prefix."""
   start = cache.length - num_shared(cache)
   keys, values = kernels.commit(cache.keys, cache.values, block.keys,
                                 block.values, slots, start)
@@ -97,11 +82,7 @@ def begun_states(cache: types.Cache):
 
 
 def rewind(cache: types.Cache, length) -> types.Cache:
-  """Sets the length `[B]`, of a cache whose slots hold so many tokens.
-
-  Raises:
-    ValueError: if there are recurrent states, which know one length.
-  """
+  """Sets the length `[B]`; raises ValueError for recurrent states."""
   if cache.states:
     raise ValueError("this method sets a cache back to an earlier length, "
                      "which a model with recurrent layers cannot do: another "
@@ -124,10 +105,8 @@ def _take(source, slots):
 
 def move(block: types.Block, sources, targets) -> types.Block:
   """Copies slots of a block to others, none of which is read, `[B, K]` each.
-
-  Targets that are not below N are left out. Where several are the same, so
-  must be what is written there.
-  """
+  Targets that are not below N are left out. Where several are the same, so must
+  be what is written there."""
   def moved(x, row_axis, slot_axis):
     def row(x, sources, targets):
       x = jnp.moveaxis(x, slot_axis - 1, 0)
@@ -149,15 +128,9 @@ def take_slots(block: types.Block, slots) -> types.Block:
 
 
 def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
-  """Copies the first slots of each row and its newest ones.
-
-  Where slots are split over devices, these numbers are rounded up, and up to
-  one slot a device less than the window is seen. Slots of the result are in
-  order, but are positions no more.
-
-  Raises:
-    ValueError: if there are recurrent states, which hold all tokens.
-  """
+  """Copies the first slots of each row and its newest ones, in order. Where
+  slots are split over devices the numbers are rounded up, and up to one slot a
+  device less is seen. Raises ValueError for recurrent states."""
   if cache.states:
     raise ValueError("a window of the newest tokens of a model with recurrent "
                      "layers: their states hold all tokens.")
@@ -189,9 +162,7 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   """Writes whole rows `[R]` of a cache of R rows; rows from B on are left out.
-
-  Both are of the same model and capacity, and of what they share.
-  """
+  Both are of the same model and capacity, and of what they share."""
   def put(x, y, row_axis):
     at = (slice(None),) * row_axis + (rows,)
     return jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), x, y)
@@ -248,21 +219,17 @@ def _map_rows(function, *caches) -> types.Cache:
 
 
 def await_logits(slots, logits):
-  """Returns the slots `[B, K]`, but not before the logits are known.
-
-  A commit that does not depend on a forward may be made before it: the forward
-  then reads from a copy of the whole cache, made for the purpose.
-  """
+  """Returns the slots `[B, K]`, but not before the logits are known. A commit
+  that does not depend on a forward may be made before it: the forward then
+  reads from a copy of the whole cache, made for the purpose."""
   return _await(slots, logits[:, -1, :1])
 
 
 def await_block(slots, block: types.Block):
-  """Returns the slots where nobody asks for logits, which are not computed.
-
-  Any layer reads its part of the cache before the next one's keys are known;
-  what the last one reads has no effect on keys and values, but may have one on
-  features.
-  """
+  """Returns the slots where nobody asks for logits, which are not computed. Any
+  layer reads its part of the cache before the next one's keys are known; what
+  the last one reads has no effect on keys and values, but may have one on
+  features."""
   for keys in block.keys:
     layer = (0,) * (keys.ndim + ROW_AXIS)
     slots = _await(slots, keys[layer][:, 0, 0, :1])
@@ -279,10 +246,8 @@ def _await(slots, values):
 
 
 def round_up(slots) -> int:
-  """The least capacity that is usual and has room for so many slots.
-
-  The devices of a layer divide it, since a cache may be split over them.
-  """
+  """The least capacity that is usual and has room for so many slots. The
+  devices of a layer divide it, since a cache may be split over them."""
   step = math.lcm(_STEP if slots <= _LONG else max(_STEP, _LONG_STEP),
                   *kernels.split_by_compiler().values())
   return -(-slots // step) * step

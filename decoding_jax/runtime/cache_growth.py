@@ -1,8 +1,6 @@
-"""Caches that grow: what a step costs follows the length, not the budget.
+"""Caches that grow: a step's cost follows the length, not the token budget.
 
-Attention runs over all slots of a cache, filled or not. So a generation with a
-large budget begins with small caches, and goes on with twice as large ones when
-they are full. Each size is a program of its own, compiled when it is reached.
+Caches begin small and double when full; each size is compiled on first use.
 """
 
 import functools
@@ -20,10 +18,8 @@ _FACTOR = 2
 
 
 def initial_slots(least, full, shared=0) -> int:
-  """Returns slots to begin with: `full`, or less if that is much less.
-
-  `least` are needed by the prompts and one step; `shared` are kept once.
-  """
+  """Returns slots to begin with: `full`, or less if that is much less. `least`
+  are needed by the prompts and one step; `shared` are kept once."""
   own = cache_lib.round_up(least - shared + _ROOM)
   return shared + own if shared + _FACTOR * own <= full else full
 
@@ -34,11 +30,9 @@ def next_slots(slots, full, shared=0) -> int:
 
 
 def grow(state: DecodeState, slots) -> DecodeState:
-  """Returns the state with caches of more slots, shared ones included.
-
-  They grow array by array, so that few of them are there twice at a time; the
-  old arrays are deleted.
-  """
+  """Returns the state with caches of more slots, shared ones included. They
+  grow array by array, so that few of them are there twice at a time; the old
+  arrays are deleted."""
   def wider(x):
     if not isinstance(x, Cache):
       return x

@@ -1,16 +1,14 @@
 """A queue of prompts: a row that has finished makes room for the next one.
 
-The next prompt is prefilled in chunks, each in the same target forward that
-scores the trees of the other rows (chunked prefill, Sarathi, arXiv 2308.16369):
+The next prompt is prefilled in chunks within the target forward that scores
+other rows' trees (chunked prefill, Sarathi, arXiv 2308.16369):
 
     row   target forward of a step        commits
     0     a tree of M nodes               its accepted path
     1     the next W tokens of a prompt   all of them, to the caches alone
-    2     a tree of M nodes               its accepted path
 
-W >= M tokens wide is a step in which some row joins, and M nodes any other. A
-step without such a forward leaves no room for a prompt: there some rows are
-prefilled together, while the others wait.
+Steps are W >= M tokens wide while a row joins, else M. Methods without such a
+forward prefill some rows together while the others wait.
 """
 
 import functools
@@ -55,21 +53,11 @@ def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,
                 start: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
   """Generates for all R prompts; a row that joins does not stop the others.
 
-  The first B prompts are prefilled together.
-
-  Args:
-    decoder: of a pair, whose steps have one target forward.
-    context: of R prompts.
-    keys: `[R]` random keys.
-    rows: B < R, that are decoded together.
-    width: W, tokens of a chunk, no less than the nodes of a tree. Caches have
-      room for so many after the longest text.
-    begin: `(context, keys) -> state` of any rows, nothing being generated yet.
-    start: `(context, caches, keys) -> state`, the same of prefilled caches.
-
-  Returns:
-    The last state of each of the R rows, without caches and carry; and the
-    steps of the loop.
+  `rows` = B < R rows are decoded together, the first B prefilled together;
+  `keys` are `[R]`. `width` = W are the tokens of a chunk, at least the nodes of
+  a tree. `begin` is `(context, keys) -> state`, `start` the same of prefilled
+  caches, `(context, caches, keys) -> state`. Returns the last states of R rows,
+  without caches and carry, and the steps of the loop.
   """
   total = len(keys)
   members = jnp.arange(rows, dtype=jnp.int32)
@@ -192,11 +180,9 @@ def _step_and_read(decoder: Decoder, context: Context, width,
 
 
 def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
-  """The model, but some rows read a chunk `[B, W]` in place of their tree.
-
-  All trees are filled up to W nodes, the further ones seeing themselves alone;
-  so many slots has the block, whatever it was given.
-  """
+  """The model, but some rows read a chunk `[B, W]` in place of their tree. All
+  trees are filled up to W nodes, the further ones seeing themselves alone; so
+  many slots has the block, whatever it was given."""
   width = chunk.shape[1]
   order = jnp.arange(width)[None]
 
@@ -220,10 +206,8 @@ def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
 
 def run(decoder: Decoder, context: Context, keys, rows: int,
         begin: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all R prompts; rows that join stop the others.
-
-  As `run_chunked`, but every row is prefilled by `begin`.
-  """
+  """Generates for all R prompts; rows that join stop the others. As
+  `run_chunked`, but every row is prefilled by `begin`."""
   total, size = len(keys), refilled(rows)
   state = _empty(begin, context, keys, rows)
   spread = lambda x: jnp.zeros((total, *x.shape[1:]), x.dtype)

@@ -22,35 +22,22 @@ from decoding_jax.types import (Array, Block, Cache, Context, DecodeState,
 
 @flax.struct.dataclass
 class Rollout:
-  """Greedy continuations; K paths a row, n steps.
-
-  Attributes:
-    tokens: `[B, K, 1 + n]` int32, the first one given.
-    valid: `[B, K, 1 + n]` bool; False after the end of the text.
-    log_probs: `[B, K, 1 + n]` float32, the model's own; 0 for the first one.
-    logits: `[B, K, V]` float32 after the first token.
-    block: `n * K` slots.
-    calls: `[B]` int32, forwards that some path of the row needed.
-  """
-  tokens: Array
-  valid: Array
+  """Greedy continuations; K paths a row, n steps."""
+  tokens: Array  # `[B, K, 1 + n]` int32, the first one given
+  valid: Array  # `[B, K, 1 + n]` bool; False after the end of the text
+  # `[B, K, 1 + n]` float32, the model's own; 0 for the first one
   log_probs: Array
-  logits: Array
-  block: Block
-  calls: Array
+  logits: Array  # `[B, K, V]` float32 after the first token
+  block: Block  # `n * K` slots
+  calls: Array  # `[B]` int32, forwards that some path of the row needed
 
 
 class RolloutModel(NamedTuple):
-  """Which model rolls out.
-
-  Attributes:
-    name: in the name of a method.
-    pick: `(context, target_cache, draft_cache) -> (model, params, cache)`.
-    needs_draft: whether that is the draft model.
-  """
-  name: str
+  """Which model rolls out."""
+  name: str  # In the name of a method
+  # `(context, target_cache, draft_cache) -> (model, params, cache)`
   pick: Callable[..., tuple[LanguageModel, Params, Cache]]
-  needs_draft: bool
+  needs_draft: bool  # Whether that is the draft model
 
 
 ROLLERS = {
@@ -103,19 +90,11 @@ def catch_up(width, context: Context, state: DecodeState, count):
 
 
 def roll_out(context: Context, roller, firsts, room, steps: int) -> Rollout:
-  """Continues K texts a row greedily, one forward of K tokens a step.
-
-  A path ends with the end of the text, or where there is no more room; the
-  loop ends with the last path.
-
-  Args:
-    context: holds token mask and end of text.
-    roller: (model, params, cache); the cache holds all that was committed.
-    firsts: `[B, K]` int32, the token that each path begins with.
-    room: `[B]` int32, the most tokens of a path, the first included; at most
-      1 + n. A row without room needs no forward.
-    steps: n, static.
-  """
+  """Continues K texts a row greedily, one forward of K tokens a step, until the
+  last path ends. `roller` is (model, params, cache), the cache holding all
+  committed tokens; `firsts [B, K]` int32 begin the paths; `room [B]` bounds
+  their tokens, the first included, by at most 1 + `steps`. A row without room
+  needs no forward."""
   model, params, cache = roller
   num_paths, room = firsts.shape[1], room[:, None]
   slots = jnp.arange(steps * num_paths)[None]

@@ -18,11 +18,9 @@ CHUNK = 512
 
 
 def capacity(width, room, shared=0) -> int:
-  """Returns the slots of a generation's cache: P, `room`, and some more.
-
-  The last chunk fits in as well: it may end a little after the prompt, of which
-  a model that shares nothing of L tokens has chunks of its own.
-  """
+  """Returns the slots of a generation's cache: P, `room`, and some more. The
+  last chunk fits in as well: it may end a little after the prompt, of which a
+  model that shares nothing of L tokens has chunks of its own."""
   ends = [begin + math.prod(chunks(width - begin - 1, CHUNK))
           for begin in (0, shared)]
   return shared + cache_lib.round_up(max(width + room, *ends) - shared)
@@ -32,17 +30,10 @@ def capacity(width, room, shared=0) -> int:
 def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
             lengths, shared: Block | None = None) -> Cache:
   """Returns a cache of `lengths - 1` tokens a row: all but the last one.
-
-  Args:
-    slots: of `capacity`.
-    chunk: tokens of a row that are scored at once, at most.
-    model: whose cache it is.
-    params: its parameters.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32, in 1..P.
-    shared: of `share`, what is known of the first L tokens of all prompts,
-      which are then in L + 1..P; None for nothing.
-  """
+  `slots` is from `capacity`; at most `chunk` tokens of a row are scored at
+  once. `prompts [B, P]` int32 are right-padded, `lengths [B]` in 1..P.
+  `shared`, of `share`, holds the first L tokens of all prompts, L < lengths;
+  None: nothing."""
   cache = _read(slots, chunk, model, params, prompts, lengths, shared)
   return model.after_prompt(params, cache) if model.after_prompt else cache
 
@@ -50,9 +41,7 @@ def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def share(count, chunk, model: LanguageModel, params, *, prompts) -> Block:
   """Reads the `count` tokens that all prompts begin with, of the first prompt.
-
-  Returns `Cache.shared`; the model `reads_shared`.
-  """
+  Returns `Cache.shared`; the model `reads_shared`."""
   cache = _read(capacity(count + 1, 0), chunk, model, params,
                 prompts[:1, :count + 1], jnp.full(1, count + 1, jnp.int32))
   return cache_lib.map_arrays(
@@ -102,10 +91,8 @@ def _read(slots, chunk, model, params, prompts, lengths, shared=None):
 
 
 def extend(model: LanguageModel, params, cache: Cache, tokens, count) -> Cache:
-  """Reads the next `count [B]` of `tokens [B, T]`, 0 or more a row.
-
-  The cache must have room for T more tokens a row.
-  """
+  """Reads the next `count [B]` of `tokens [B, T]`, 0 or more a row. The cache
+  must have room for T more tokens a row."""
   order = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   block = _score(model, params, tokens, cache.length[:, None] + order, cache)
   return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
@@ -129,10 +116,8 @@ def _score(model, params, tokens, positions, cache) -> Block:
 
 
 def _check_cache(cache, batch, slots):
-  """Raises ValueError, while it is traced, unless a new cache is as asked.
-
-  A smaller one would be overwritten, or would end the texts, without a word.
-  """
+  """Raises ValueError, while it is traced, unless a new cache is as asked. A
+  smaller one would be overwritten, or would end the texts, without a word."""
   if not isinstance(cache, Cache):
     raise ValueError("LanguageModel.init_cache returned an object of type "
                      f"{type(cache).__name__}: a dj.Cache is needed.")

@@ -1,9 +1,7 @@
 """Best-first search over partial texts, in arrays of a fixed size.
 
-An arena has room for all nodes that a search may make. An open list is a column
-of it, and the best entry is found by argmax instead of a heap: of equal ones
-the oldest. All rows expand a node at a time, each its own, and a row whose
-search is over waits for the others.
+An open list is a column of the arena, and argmax replaces a heap: of equal
+entries the oldest. Each row expands its own node; finished rows wait.
 """
 
 from collections.abc import Callable
@@ -72,15 +70,12 @@ class _Search:
 
 
 def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
-  """Makes a decoder whose only step searches the whole text.
-
-  The result is the best complete text. If there is none when all expansions are
-  used up, the best partial one is completed. `stats.extra` has `expanded [B,
-  E]` int32, the nodes in the order of expansion, then `NONE` (node 0 is the
-  empty text, children of expansion e are nodes 1 + e * K to (e + 1) * K);
-  `node_values [B, 1 + E * K]`, NaN of nodes that are not used; and
-  `reward_calls [B]`.
-  """
+  """Makes a decoder whose only step searches the whole text. The result is the
+  best complete text, or the best partial one, completed. `stats.extra` has
+  `expanded [B, E]` int32, nodes in the order of expansion, then `NONE` (node 0
+  is the empty text, children of expansion e are nodes 1 + e * K to (e + 1) *
+  K); `node_values [B, 1 + E * K]`, NaN of unused nodes; and `reward_calls
+  [B]`."""
   return Decoder(functools.partial(_init, rules),
                  functools.partial(_step, rules), max_slots_ahead=0,
                  max_samples_per_node=max_samples_per_node, needs_reward=True)

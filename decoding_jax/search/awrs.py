@@ -1,12 +1,9 @@
 """Adaptive weighted rejection sampling (AWRS, arXiv 2504.05410).
 
-Draws a token that passes a test of which little is known: tokens are drawn
-without replacement until one passes, and one more estimates how much mass
-passes. Let R be the rejected tokens, x the one that passes, and y the next
-draw. Then the weight of x is 1 - p(R) if y passes as well, else p(x). Given R
-and x its mean is p(x) + (1 - p(R) - p(x)) P(y passes), which is the mass of all
-tokens that pass: x with its weight is worth a draw of the distribution that is
-cut down to these and not normalised.
+Tokens are drawn without replacement until x passes a test, after rejecting the
+set R; y is the next draw. The weight of x is 1 - p(R) if y passes as well, else
+p(x). Given R and x its mean is the mass of all tokens that pass, so x with its
+weight is worth a draw of the unnormalised restricted distribution.
 """
 
 import flax.struct
@@ -28,11 +25,9 @@ class Draw:
 
 def draw(perturbed, log_probs, passes, active) -> Draw:
   """Draws tokens that pass a test, in descending order of `perturbed`.
-
   `perturbed [..., V]` are log-probabilities with Gumbel noise, and `passes`
   maps tokens `[...]` to bool `[...]`. Nothing is drawn where not `active
-  [...]`.
-  """
+  [...]`."""
   order = jnp.arange(log_probs.shape[-1])
   order = order.reshape((1,) * (log_probs.ndim - 1) + order.shape)
   probs = jnp.exp(log_probs)

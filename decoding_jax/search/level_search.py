@@ -19,27 +19,23 @@ from decoding_jax.types import Array, Context, DecodeState, Decoder, PAD
 
 
 class Level(NamedTuple):
-  """The rules of a search; all functions see all rows.
-
-  Attributes:
-    expand: `(keys [B], context, log_probs [B, W', V], texts, width) -> (tokens
-      [B, width], parents [B, width], beam, counts)`, the next level; see
-      `each_row`. The probability of a text that is not alive is 1 at one token,
-      its end. There may be more texts than `width`, if they have ended.
-    rank: `(keys [B], context, texts) -> [B, W]`; the text of the highest rank
-      is the result.
-    needs_reward: whether the rules need a reward.
-    init: `(context) -> (state, counts)`, see `Texts`; None for neither.
-    select: `(keys [B], i, context, texts) -> texts` after level i, such as
-      `texts.take` of some of them; None for all.
-    ends: `(context, texts) -> [B]` bool, whether a row ends before its texts
-      do; None for never.
-  """
+  """The rules of a search; all functions see all rows."""
+  # `(keys [B], context, log_probs [B, W', V], texts, width) -> (tokens [B,
+  # width], parents [B, width], beam, counts)`, the next level; see `each_row`.
+  # The probability of a text that is not alive is 1 at one token, its end.
+  # There may be more texts than `width`, if they have ended.
   expand: Callable[..., tuple[Array, Array, Any, dict[str, Array]]]
+  # `(keys [B], context, texts) -> [B, W]`; the text of the highest rank is the
+  # result
   rank: Callable[..., Array]
-  needs_reward: bool = False
+  needs_reward: bool = False  # Whether the rules need a reward
+  # `(context) -> (state, counts)`, see `Texts`; None for neither
   init: Callable[..., tuple[Any, dict[str, Array]]] | None = None
+  # `(keys [B], i, context, texts) -> texts` after level i, such as `texts.take`
+  # of some of them; None for all
   select: Callable[..., Texts] | None = None
+  # `(context, texts) -> [B]` bool, whether a row ends before its texts do; None
+  # for never
   ends: Callable[..., Array] | None = None
 
 

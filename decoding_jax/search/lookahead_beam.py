@@ -38,11 +38,9 @@ class _Beams:
 
 
 def decoder(sizes: Sizes) -> Decoder:
-  """Makes a decoder whose only step searches, for temperature 0.
-
-  Its `stats.extra` has `beams [B, W, L]` int32, the last beams, the best first;
-  `beam_scores [B, W]`, and `reward_calls [B]`.
-  """
+  """Makes a decoder whose only step searches, for temperature 0. Its
+  `stats.extra` has `beams [B, W, L]` int32, the last beams, the best first;
+  `beam_scores [B, W]`, and `reward_calls [B]`."""
   return Decoder(functools.partial(_init, sizes),
                  functools.partial(_step, sizes), max_slots_ahead=0,
                  max_samples_per_node=sizes.num_candidates, needs_reward=True)

@@ -1,8 +1,8 @@
 """Particles: weighted samples that are resampled (sequential Monte Carlo).
 
 The log-weight of a text is the score of its beam. A row resamples when its
-effective sample size is small: then all its texts get the mean weight, so that
-the mean weight at the end is an unbiased estimate of the normaliser (Chopin and
+effective sample size is small; its texts then get the mean weight, so the final
+mean weight is an unbiased estimate of the normaliser (Chopin and
 Papaspiliopoulos 2020, "An introduction to sequential Monte Carlo", chapter 10).
 """
 
@@ -23,10 +23,8 @@ def log_mean(log_weights):
 
 
 def effective_sample_size(log_weights):
-  """Returns (sum of weights)^2 over the sum of squares, `[...]` float32.
-
-  4 equal weights give 4; 1, 1, 0, 0 give 2; 0 if all are 0.
-  """
+  """Returns (sum of weights)^2 over the sum of squares, `[...]` float32. 4
+  equal weights give 4; 1, 1, 0, 0 give 2; 0 if all are 0."""
   peak = log_weights.max(axis=-1, keepdims=True)
   weights = jnp.exp(log_weights - jnp.where(peak > -jnp.inf, peak, 0.0))
   squares = (weights**2).sum(axis=-1)
@@ -35,11 +33,9 @@ def effective_sample_size(log_weights):
 
 
 def systematic(uniform, log_weights):
-  """Draws parents `[W]`, ascending, by systematic resampling.
-
-  Text i has W * w_i children on average, rounded down or up (Carpenter et al.
-  1999); with `uniform []` .5, weights .5, .25, .25, 0 have parents 0, 0, 1, 2.
-  """
+  """Draws parents `[W]`, ascending, by systematic resampling. Text i has W *
+  w_i children on average, rounded down or up (Carpenter et al. 1999); with
+  `uniform []` .5, weights .5, .25, .25, 0 have parents 0, 0, 1, 2."""
   size = log_weights.shape[-1]
   sums = jnp.cumsum(jnp.exp(log_weights - log_weights.max()))
   places = (uniform + jnp.arange(size, dtype=jnp.float32)) / size

@@ -1,13 +1,10 @@
 """Relaxed verification of drafted beams (AtSpeed, arXiv 2410.05165): lossy.
 
-A drafted text is kept with probability min(1, p / q) of its last token, p being
-the target's and q the draft model's after the same beam. With K or more of
-them, the K most probable ones are the beams, and the search goes on. With
-fewer, the others are drawn without replacement from what p leaves of q, of
-tokens that were not drafted from p; they end what is accepted.
-
-The drafted texts are those of a beam search, and no samples of q: so the beams
-are neither those of the target's beam search nor samples of it.
+A drafted text is kept with probability min(1, p / q) of its last token. If K or
+more are kept, the K most probable are the beams. Otherwise the rest are drawn
+without replacement from the residual of p, and end the accepted levels. Drafts
+are beams and no samples of q, so the result is neither the target's beam search
+nor a sample of it.
 """
 
 import jax
@@ -21,10 +18,8 @@ _BELOW = 1e5
 
 
 def expand(drafted):
-  """Makes a `Level.expand` of a drafted level.
-
-  `drafted` are tokens, nodes of their parents, valid and log q, `[B, N]` each.
-  """
+  """Makes a `Level.expand` of a drafted level. `drafted` are tokens, nodes of
+  their parents, valid and log q, `[B, N]` each."""
   def of_rows(keys, context, log_probs, texts, width):
     del context
     tokens, parents, beam = jax.vmap(

@@ -1,8 +1,7 @@
 """Segments: samples of a few tokens after the text of each row.
 
-All of a row share its committed prefix. Slot 0 is the newest token of the text,
-which is in no cache, and slot `1 + j * n + c` token j of segment c; the last
-token of a segment is never read:
+Slot 0 is the newest token of the text, which is in no cache; slot `1 + j * n +
+c` is token j of segment c. A segment's last token is never read:
 
     slot     0  1  2  3  4        n = 2 segments of 3 tokens
     token    -  0  0  1  1        slot 4 attends to 0, 2 and itself
@@ -53,11 +52,9 @@ class Segments:
 
 def draw(keys, context: Context, sampler: Sampler, newest, room,
          sizes: Sizes) -> Segments:
-  """Draws n segments a row, one forward of n tokens a step.
-
-  Each ends with the text, with `sizes.end`, after T tokens or after `room [B]`
-  tokens, 0 for rows without a segment.
-  """
+  """Draws n segments a row, one forward of n tokens a step. Each ends with the
+  text, with `sizes.end`, after T tokens or after `room [B]` tokens, 0 for rows
+  without a segment."""
   batch, (count, steps, end) = len(newest), sizes
   blank = jnp.zeros((batch, count, steps), jnp.float32)
 

@@ -1,18 +1,13 @@
 """Speculative beam search (AtSpeed, arXiv 2410.05165), verified strictly.
 
-The draft model searches N beams for some levels, beginning with the K beams
-that the target has. One forward of the target scores all of them. Then the
-target's own beam search goes on from level to level for as long as each of its
-K best texts is among the drafted ones; the first K that are not, or those after
-the last drafted level, are kept as well. So the beams are those of the target's
-beam search, at one to D + 1 levels a forward.
+The draft model searches N beams from the target's K beams, and one target
+forward scores all of them. The target's own search goes on while its K best
+texts of a level are among the drafted ones; the first K that are not are kept
+too. So beams are the target's, at one to D + 1 levels a forward.
 
-Both models keep the K beams of each level in slots of a block, as `texts` does,
-and what is drafted in slots after those of the whole text; what is accepted is
-copied. The draft model never runs its deepest level, so that it reads the last
-two tokens of each beam again.
-
-Relaxed verification, of `relaxed_beams`, goes on with other beams, as it says.
+Both models keep the K beams of each level in slots of a block, drafted ones in
+slots after these; accepted ones are copied. The draft model never runs its
+deepest level, so it reads each beam's last two tokens again.
 """
 
 import functools
@@ -70,12 +65,10 @@ class _Nodes:
 
 
 def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
-  """Makes a decoder whose texts are those of beam search.
-
-  `expand` of `level` is `beam.plain`. Statistics are as of
-  `level_search.decoder`; `accepted_by_depth` has the drafted levels that calls
-  of the target accepted.
-  """
+  """Makes a decoder whose texts are those of beam search. `expand` of `level`
+  is `beam.plain`. Statistics are as of `level_search.decoder`;
+  `accepted_by_depth` has the drafted levels that calls of the target
+  accepted."""
   search = functools.partial(_search, level, sizes)
   return Decoder(
       functools.partial(level_search.init_stats, level, sizes.beams,
@@ -240,11 +233,9 @@ def _score(sizes: Sizes, context: Context, cache: Cache, found: _Found,
 
 def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
             drafted: _Nodes, logits, runs, limit):
-  """Goes on with beam search for as long as its beams are drafted.
-
-  Returns texts without a block, levels `[B]`, accepted nodes `[B, J]`, and
-  slots to keep them in, `_NOWHERE` for those that only fill up J.
-  """
+  """Goes on with beam search for as long as its beams are drafted. Returns
+  texts without a block, levels `[B]`, accepted nodes `[B, J]`, and slots to
+  keep them in, `_NOWHERE` for those that only fill up J."""
   order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]
 
   def slots(levels, which):

@@ -1,16 +1,14 @@
 """The texts of a search: W beams, samples or partial texts of each row.
 
-The texts of a row share its committed prefix, and the slots of one block: no
-cache is copied when texts are reordered. The past of a text is one row of a
-mask, the slots that hold the keys of its tokens. Of W beams, node w of level i
-is slot `i * W + w`:
+Texts of a row share its committed prefix and the slots of one block: reordering
+copies no cache. A text's past is a mask over slots. Of W beams, node w of level
+i is slot `i * W + w`:
 
     slot     0  1    2  3    4  5        W = 2 texts, 3 levels
     parent   -  -    1  1    2  3        slot 4 attends to 1, 2 and itself
 
-`grow` extends texts by a level of beams, after a forward; `extend` each of them
-by its own next tokens. There the newest token of a text is in no slot yet, and
-of an empty text that is the last token of the prompt.
+`grow` extends texts by a level after a forward; `extend` by their own tokens,
+where the newest token (of an empty text, the prompt's last) is in no slot yet.
 """
 
 from collections.abc import Callable, Sequence
@@ -147,11 +145,9 @@ def next_log_probs(warper, logits):
 
 
 def continued_log_probs(context: Context, warper, logits, alive):
-  """Returns the same, where texts that are not `alive [B, W]` have ended.
-
-  These repeat their end with probability 1, which leaves their log-probability
-  unchanged.
-  """
+  """Returns the same, where texts that are not `alive [B, W]` have ended. These
+  repeat their end with probability 1, which leaves their log-probability
+  unchanged."""
   log_probs = next_log_probs(warper, logits)
   end = jnp.arange(log_probs.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
   return jnp.where(alive[..., None], log_probs,
@@ -168,14 +164,11 @@ def greedy(context: Context, i, logits):
 def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
            texts: Texts, *, steps: int, slot: Callable, choose: Callable,
            pause: Sequence[int] = (), most=None) -> Extended:
-  """Continues texts, one forward of W tokens a step.
-
-  Texts that are not alive stay unchanged. `cache` holds the prompts but for
-  their last tokens, and step i writes W slots of `block` from `slot(i)` on.
-  `choose(i, logits [B, W, V])` returns the next tokens `[B, W]`. After a token
-  of `pause` a text does not go on, though it has not ended. Texts grow by
-  `steps` tokens, or `most [B]`.
-  """
+  """Continues texts, one forward of W tokens a step, by `steps` tokens or `most
+  [B]`. Texts that are not alive stay unchanged. `cache` holds the prompts
+  without their last tokens, and step i writes W slots of `block` from `slot(i)`
+  on. `choose(i, logits [B, W, V])` returns the next tokens `[B, W]`. A text
+  stops after a token of `pause`, though it has not ended."""
   model, params = context.target, context.target_params
   batch, width = texts.lengths.shape
   places = jnp.arange(texts.mask.shape[-1])[None]
@@ -218,11 +211,9 @@ def append(context: Context, texts: Texts, tokens, logits,
 
 def grow(expand, width, context: Context, keys, i, logits,
          texts: Texts) -> Texts:
-  """Extends the texts to level i, by `expand` of a `level_search.Level`.
-
-  `keys [B]` are folded by `i [B]`, the length of texts that are alive; `logits
-  [B, W', V]` are after the texts. Texts after the first `width` have ended.
-  """
+  """Extends the texts to level i, by `expand` of a `level_search.Level`. `keys
+  [B]` are folded by `i [B]`, the length of texts that are alive; `logits [B,
+  W', V]` are after the texts. Texts after the first `width` have ended."""
   log_probs = continued_log_probs(context, context.warper, logits,
                                   texts.alive[:, :logits.shape[1]])
   keys = jax.vmap(random.fold_in)(keys, i)
@@ -240,11 +231,9 @@ def grow(expand, width, context: Context, keys, i, logits,
 
 
 def reseat(texts: Texts, slot) -> Texts:
-  """Gives the newest tokens of texts that were reordered slots of their own.
-
-  A forward writes the token of text w to the w-th slot of a level, wherever the
-  text was when `grow` extended it. `slot` is the first of the level.
-  """
+  """Gives the newest tokens of texts that were reordered slots of their own. A
+  forward writes the token of text w to the w-th slot of a level, wherever the
+  text was when `grow` extended it. `slot` is the first of the level."""
   width, slots = texts.mask.shape[1:]
   place = jnp.arange(slots)[None, None] - slot
   return texts.replace(mask=jnp.where(

@@ -1,12 +1,9 @@
 """Monte Carlo tree search over tokens, in arrays of a fixed size.
 
-A simulation goes down from the root to a node that is new, writes its text to
-the end, and takes what that is worth back up. Of the values of a node the
-largest one counts: a model that continues greedily has nothing random.
-
-Where a text so far begins one that was completed from an ancestor, it is
-completed in the same way: that text and its value are known, and the node costs
-the one forward that gives its children.
+A simulation descends to a new node, completes its text and backs the value up.
+A node's value is its largest: greedy completions are not random. Where a text
+is a prefix of one completed from an ancestor, that completion is reused, and
+the node costs the one forward for its children.
 """
 
 import functools
@@ -34,10 +31,8 @@ class Policy(NamedTuple):
 
 @flax.struct.dataclass
 class Nodes(search_tree.Tree):
-  """The nodes of each row; expansion 0 is that of the root.
-
-  A value is the largest reward of a text through the node, 0 of one without.
-  """
+  """The nodes of each row; expansion 0 is that of the root. A value is the
+  largest reward of a text through the node, 0 of one without."""
   priors: Array  # `[B, M]` float32, probability after the parent; 0 of none
   counts: Array  # `[B, M]` int32, texts through the node
   # `[B, M]` int32, the first of its K children; `NONE` of a node without.
@@ -62,13 +57,10 @@ class _Search:
 
 
 def decoder(policy: Policy) -> Decoder:
-  """Makes a decoder whose only step searches, for temperature 0.
-
-  The result is the best text that a simulation has written, of equal ones the
-  first. Its `stats.extra` has `simulated [B, S, L]` int32, the text of each
-  simulation's node, then `PAD`; `simulations [B]`; and `reward_calls [B]`,
-  texts that were not known.
-  """
+  """Makes a decoder whose only step searches, for temperature 0. The result is
+  the best simulated text, of equal ones the first. `stats.extra` has `simulated
+  [B, S, L]` int32, the text of each simulation's node, then `PAD`; `simulations
+  [B]`; and `reward_calls [B]`, of new texts."""
   return Decoder(functools.partial(_init, policy),
                  functools.partial(_step, policy), max_slots_ahead=0,
                  max_samples_per_node=policy.num_children, needs_reward=True)

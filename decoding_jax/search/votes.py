@@ -34,12 +34,10 @@ def majority_of_first(num_finished: int, answer_after: int | None):
 
 
 def count(texts: Texts, voters, answer_after: int | None = None):
-  """Counts the votes of `voters [B, W]` for the answer of each text.
-
-  The answer is what comes after the last `answer_after`, such as the token of
-  "####"; None: the whole text. -1 of a text that does not vote. A text without
-  answer gets no vote.
-  """
+  """Counts the votes of `voters [B, W]` for the answer of each text. The answer
+  is what comes after the last `answer_after`, such as the token of "####";
+  None: the whole text. -1 of a text that does not vote. A text without answer
+  gets no vote."""
   tokens, order = texts.tokens, jnp.arange(texts.tokens.shape[-1])[None, None]
   start = jnp.zeros_like(texts.lengths)
   if answer_after is not None:

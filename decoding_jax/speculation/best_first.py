@@ -1,8 +1,7 @@
-"""Trees of the most probable texts, where a few states tell what comes next.
+"""Best-first trees over states with few successors: n-gram tables, graphs.
 
-A state is anything that has successors: the last tokens of a text in a table
-of n-grams, a node of a graph. No text is more probable than its beginning: so
-the N most probable ones are a tree, and are found one after the other.
+No text is more probable than its prefix, so the N most probable ones form a
+tree, and are visited one after the other.
 """
 
 import jax
@@ -14,19 +13,11 @@ from decoding_jax.types import DraftTree, FreeLayout
 
 
 def expand(layout: FreeLayout, start, successors):
-  """Returns the N most probable nodes below a state, in one row.
-
-  Args:
-    layout: N nodes, of D levels at most; K successors of each state.
-    start: `[...]` int32, the state of the root.
-    successors: `state -> (tokens [K] int32, probabilities [K] float32, states
-      [K, ...] int32)`. Where a probability is 0 there is no successor; those
-      of a state add up to 1 at most.
-
-  Returns:
-    tokens, parents and validity, `[N]` each, parents first; of equally probable
-    nodes that one comes first whose parent does. The parent 0 is the root.
-  """
+  """Returns the N most probable nodes below the state `start [...]`, in one
+  row. `successors` maps a state to its next (tokens `[K]` int32, probabilities
+  `[K]` float32, 0 for none, at most 1 in all, states `[K, ...]`). Returns
+  tokens, parents and validity, `[N]` each, parents first; the parent 0 is the
+  root."""
   def add(i, carry):
     level, chance, state, known, nodes = carry
     tokens, chances, states = successors(state)

@@ -67,16 +67,10 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
 
 
 class Nodes(NamedTuple):
-  """The nodes of a level.
-
-  Attributes:
-    start: `[]` int32, the index of the first one.
-    width: W, how many they are.
-    is_root: whether it is the level of the root.
-  """
-  start: Array
-  width: int
-  is_root: bool
+  """The nodes of a level."""
+  start: Array  # `[]` int32, the index of the first one
+  width: int  # W, how many they are
+  is_root: bool  # Whether it is the level of the root
 
   def of(self, x, axis):
     """Returns their part of an array."""
@@ -163,9 +157,6 @@ def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
       ones; with `ONE_SAMPLED` (arXiv 2605.04543) these come after a sample of
       the rest; with `SHARED_NOISE` nodes of a level have the same noise.
 
-  Returns:
-    The expander.
-
   Raises:
     ValueError: naming what is wrong.
   """
@@ -192,9 +183,6 @@ def static_tree(children: tuple[tuple[int, ...], ...],
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
     draws: as in `product_tree`.
-
-  Returns:
-    The expander.
 
   Raises:
     ValueError: naming what is wrong.
@@ -286,9 +274,6 @@ def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
       the beam keeps those whose paths have the largest scores. `ONE_IN_BEAM` is
       `beam.with_one_sample` (after arXiv 2609.21827).
 
-  Returns:
-    The expander.
-
   Raises:
     ValueError: naming what is wrong.
   """
@@ -323,9 +308,7 @@ def _fresh(inner, tree, level, nodes, newest, length, late):
 
 def _of_own_model(logits, width):
   """Returns logits `[B, max(W, models), V]` of a level's nodes by their models.
-
-  `logits` has `[B, T, V]` of each; of a root, all are kept.
-  """
+  `logits` has `[B, T, V]` of each; of a root, all are kept."""
   each = max(width // len(logits), 1)
   starts = range(0, width, each) if width > 1 else [0] * len(logits)
   return jnp.concatenate([
@@ -382,9 +365,7 @@ def _best(key, log_probs, counts):
 
 def _sample_and_best(key, log_probs, counts):
   """Of each node a sample of what the most probable children leave, and them.
-
-  They are one less than the node has children, and leave one token of mass.
-  """
+  They are one less than the node has children, and leave one token of mass."""
   keys, vocab_size = random.split(key, len(log_probs)), log_probs.shape[-1]
   draw = lambda key, rest: sampling.gumbel_top_k(key, rest, 1)
   if max(counts) < 2:

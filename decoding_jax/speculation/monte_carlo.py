@@ -1,14 +1,13 @@
 """Trees of the texts that a Monte Carlo tree search visits most often.
 
-As ADED (arXiv 2407.12021) searches its table of n-grams. A simulation goes down
-from the root to the child with the largest
+ADED (arXiv 2407.12021). A simulation descends from the root to the child with
+the largest
 
     mean value + (32 + log((n + 9) / 8)) prior sqrt(n) / (1 + visits)
 
-of n visits of their parent, until it comes to one that is new. From there it
-draws a text by the scores, and 1 plus their sum is the value of all nodes on
-the way down. No node is visited more often than its parent: so the N most
-visited ones are a tree.
+of n visits of their parent, down to a new node. From there it draws a text by
+the scores; 1 plus their sum is the value of all nodes on the path. No node has
+more visits than its parent, so the N most visited form a tree.
 """
 
 from typing import Any
@@ -29,10 +28,8 @@ _DOWN, _NEW, _END = range(3)
 @flax.struct.dataclass
 class _Nodes:
   """The nodes of one row, the root first; children are 0 where there is none.
-
   `known` are tokens `[M, K]`, scores `[M, K]` and states `[M, K, ...]` of what
-  may come after a node.
-  """
+  may come after a node."""
   tokens: Array
   parents: Array
   depths: Array
@@ -44,9 +41,7 @@ class _Nodes:
 
 def expand(key, layout: FreeLayout, simulations: int, start, successors):
   """Returns the N most visited of S `simulations`, as `best_first.expand`.
-
-  Scores `[K]` of `successors` are no probabilities: 0 where there is none.
-  """
+  Scores `[K]` of `successors` are no probabilities: 0 where there is none."""
   size = 1 + simulations
   blank = lambda x: jnp.broadcast_to(x[None], (size, *x.shape))
   whole, known = jnp.zeros(size, jnp.int32), successors(start)

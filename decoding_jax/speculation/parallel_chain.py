@@ -1,19 +1,16 @@
 """PEARL (arXiv 2408.11850): a chain that is drafted while another is scored.
 
-Models run at the same time, in rounds of one target call and D draft calls. The
-tokens drafted in a round come after those drafted in the last one, which the
-target scores meanwhile; of the new ones it judges the first, by the
-distribution after the last of the old ones:
+A round is one target call and D draft calls at the same time. The target judges
+the chain of the last round and the first new token:
 
     round        the target scores      drafted       judged
     pre-verify   x                      a1 a2 a3      a1
     post-verify  a1, a2 a3              b1 b2 b3      a2 a3 b1
     post-verify  b1, b2 b3              c1 c2 c3      b2 b3 c1
 
-If all that is judged is accepted, the rest is pending, and the next round is a
-post-verify. At the first rejection a token of the residual takes its place,
-nothing is pending, and the next round is a pre-verify. Every token is judged by
-ordinary rejection, so that the text has the target's distribution.
+If all judged tokens are accepted, the rest is pending and the next round is a
+post-verify. A rejection emits a token of the residual, and the next round is a
+pre-verify. Ordinary rejection judges every token, so the text is exact.
 """
 
 import functools
@@ -94,10 +91,8 @@ def _prepare(depth, draw, context: Context, drafting: rounds.Drafting):
 
 def draft(depth, draw, keys, context: Context, cache, last):
   """Drafts D tokens after `last [B]`, which the draft model's cache lacks.
-
-  Returns tokens `[B, D]`, the log-probabilities `[B, D, V]` that they are
-  drawn of, and the cache with all but the last of them.
-  """
+  Returns tokens `[B, D]`, the log-probabilities `[B, D, V]` that they are drawn
+  of, and the cache with all but the last of them."""
   def step(carry, keys):
     token, cache = carry
     logits, cache = greedy_rollout.extend(

@@ -1,7 +1,7 @@
 """SSD (arXiv 2603.03251): drafts for the outcomes of a verification under way.
 
-A round scores a chain c1 .. cD after the newest token x. Its outcome is how
-many of them are accepted, j, and the token b after them. Meanwhile the drafter
+A round scores a chain c1 .. cD after the newest token x. Its outcome is the
+number of accepted tokens j and the token b after them. Meanwhile the drafter
 guesses tokens b for each j, and drafts a chain of D after each guess:
 
     x  c1  c2            D = 2, two guesses; j = 0: after x come b or b', not c1
@@ -12,11 +12,9 @@ guesses tokens b for each j, and drafts a chain of D after each guess:
             |- b  . .    j = 2: all are accepted
             |- b' . .
 
-If the outcome was guessed, its chain is scored at once: the target never waits
-for a draft. Else the drafter drafts one now, as in speculative decoding. Every
-chain is drawn of the draft's distribution after the tokens that it follows, by
-randomness of its own: which outcome came true says nothing about the chain
-prepared for it, so that ordinary rejection is exact.
+A guessed outcome's chain is scored at once; otherwise the drafter drafts one.
+The prepared chain is independent of the outcome, so ordinary rejection is
+exact.
 """
 
 import functools
@@ -176,10 +174,8 @@ def _prepare(guesses, draw, context: Context, drafting: rounds.Drafting):
 
 
 def _guess(guesses, chain, log_probs):
-  """Returns `[B, G]` int32, the likeliest tokens after each prefix.
-
-  The next token of the chain is none of them: it is rejected or accepted.
-  """
+  """Returns `[B, G]` int32, the likeliest tokens after each prefix. The next
+  token of the chain is none of them: it is rejected or accepted."""
   tokens = jax.lax.broadcasted_iota(jnp.int32, log_probs.shape, 2)
   following = jnp.pad(chain, ((0, 0), (0, 1)), constant_values=-1)
   others = jnp.where(tokens == following[..., None], -jnp.inf, log_probs)

@@ -4,11 +4,9 @@
     logits, cache   = score(context, text, early)         the target
     late, drafting  = prepare(context, drafting)          the drafter, meanwhile
     text            = settle(context, text, early, late, logits)   the target
-    drafting        = drafting with the news of text
 
-`decoder` makes of them the step of one program, in which the models take turns.
-`decoding_jax.roles` runs the same parts on two groups of devices: `prepare`
-does not wait for `score`, nor the other way round. So texts are the same.
+`decoder` runs the parts in one program; `decoding_jax.roles` runs them on two
+groups of devices, where `prepare` and `score` overlap. Texts are the same.
 """
 
 import functools
@@ -54,27 +52,21 @@ class Carry:
 
 
 class Rounds(NamedTuple):
-  """A step in parts; functions of all rows.
-
-  Attributes:
-    begin: `(context, state) -> Carry`.
-    propose: `(context, Drafting) -> (early, Drafting)`, what the target must
-      have before it scores; a tree of arrays with rows first.
-    score: `(context, DecodeState, early) -> (logits, cache)`.
-    prepare: `(context, Drafting) -> (late, Drafting)`, what it must have before
-      it settles, as `early`.
-    settle: `(context, DecodeState, early, late, logits) -> DecodeState`, whose
-      `carry.outcome` is new.
-    depth: D, tokens that a round accepts at most.
-    counts: names of `Stats.extra`.
-  """
-  begin: Callable[..., Carry]
+  """A step in parts; functions of all rows."""
+  begin: Callable[..., Carry]  # `(context, state) -> Carry`
+  # `(context, Drafting) -> (early, Drafting)`, what the target must have before
+  # it scores; a tree of arrays with rows first
   propose: Callable[..., tuple[Any, Drafting]]
+  # `(context, DecodeState, early) -> (logits, cache)`
   score: Callable[..., tuple[Array, Cache]]
+  # `(context, Drafting) -> (late, Drafting)`, what it must have before it
+  # settles, as `early`
   prepare: Callable[..., tuple[Any, Drafting]]
+  # `(context, DecodeState, early, late, logits) -> DecodeState`, whose
+  # `carry.outcome` is new
   settle: Callable[..., DecodeState]
-  depth: int
-  counts: tuple[str, ...]
+  depth: int  # D, tokens that a round accepts at most
+  counts: tuple[str, ...]  # Names of `Stats.extra`
 
 
 def decoder(rounds: Rounds, max_slots_ahead: int,
@@ -116,21 +108,11 @@ def draft_log_probs(context: Context, logits):
 
 
 def verify(verifier: Verifier, key, logits, warper, chain, size):
-  """Verifies a chain of D tokens, all at once, in one row.
-
-  Args:
-    verifier: has a rule for chains.
-    key: a random key.
-    logits: `[D, V]` of the target before each token; or `[D + 1, V]`, if a
-      token follows a chain that is accepted as a whole.
-    warper: of the row.
-    chain: tokens `[D]` and log-probabilities `[D, V]` of the draft.
-    size: `[]`, how many tokens count.
-
-  Returns:
-    `[D]` or `[D + 1]` int32, the accepted tokens and the one after them, if
-    there is one; and how many are accepted.
-  """
+  """Verifies the first `size []` of a chain of D tokens at once, in one row.
+  `logits` are `[D, V]` before each token, or `[D + 1, V]` if a token follows a
+  fully accepted chain; `chain` is (tokens `[D]`, draft log-probabilities `[D,
+  V]`). Returns the accepted tokens with the one after them, and the number
+  accepted."""
   tokens, log_probs = chain
   depth, width = len(tokens), len(logits)
   uniform_key, draw_key = random.split(key)

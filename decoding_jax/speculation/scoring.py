@@ -1,8 +1,4 @@
-"""What the target says of a draft tree: the one target forward of a step.
-
-Each function is a `Drafter.score`, or makes one of its first arguments. They
-differ in which nodes they leave out because no verifier will test them.
-"""
+"""Target forwards of a step; they differ in the nodes that are scored."""
 
 import functools
 
@@ -24,10 +20,8 @@ def all_nodes(context: Context, state: DecodeState, tree: DraftTree,
 def first_nodes(size: int, context: Context, state: DecodeState,
                 tree: DraftTree, pending=None):
   """Scores `size` nodes alone in a step in which no row has a later valid one.
-
   Such a step costs what one of so small a tree does. Logits of the other nodes
-  are 0, and their slots of the block empty.
-  """
+  are 0, and their slots of the block empty."""
   del pending
   slots = tree.tokens.shape[1]
 
@@ -47,10 +41,8 @@ root_unless_drafted = functools.partial(first_nodes, 1)
 def valid_nodes(budget, context: Context, state: DecodeState, tree: DraftTree,
                 pending=None):
   """Scores the roots and valid nodes alone, of which all rows have `budget(B)`.
-
   Linear layers compute these B + N tokens, whichever rows they are of; for
-  attention, which reads a cache of each row, rows have M tokens again.
-  """
+  attention, which reads a cache of each row, rows have M tokens again."""
   if not context.target.packs:
     return all_nodes(context, state, tree, pending)
   size = len(tree.tokens) + budget(len(tree.tokens))

@@ -43,9 +43,6 @@ def beam_layout(width: int, depth: int) -> Layout:
     width: nodes of a level.
     depth: levels below the root.
 
-  Returns:
-    The layout.
-
   Raises:
     ValueError: if a size is not a positive integer.
   """
@@ -88,9 +85,6 @@ def free_layout(nodes: int, depth: int, branching: int) -> FreeLayout:
     nodes: drafted nodes.
     depth: levels below the root of nodes that are tested.
     branching: the most children of a node that are tested.
-
-  Returns:
-    The layout.
 
   Raises:
     ValueError: if a number is not a positive integer.

@@ -103,11 +103,9 @@ def _path_tokens(tree: DraftTree, verdict: Verdict):
 
 def count_call(state: DecodeState, accepted, emitted, *, draft_calls, nodes,
                **extra) -> Stats:
-  """Counts a target call, in rows that are not done.
-
-  `accepted` drafts and `emitted` tokens are `[B]`; others one number or `[B]`,
-  or `[B, ...]` as the count in `Stats.extra` of that name.
-  """
+  """Counts a target call, in rows that are not done. `accepted` drafts and
+  `emitted` tokens are `[B]`; others one number or `[B]`, or `[B, ...]` as the
+  count in `Stats.extra` of that name."""
   runs = (~state.done).astype(jnp.int32)
   levels = jnp.arange(state.stats.accepted_by_depth.shape[1])[None]
   by_depth = runs[:, None] * (levels == accepted[:, None]).astype(jnp.int32)

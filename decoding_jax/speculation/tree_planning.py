@@ -1,8 +1,7 @@
 """The fixed tree of most expected tokens, for known acceptance rates.
 
-The model of acceptance is that of Sequoia (arXiv 2402.12374, section 3.1): a
-sibling is accepted, where those before it were rejected, with a probability
-that depends on its rank; here on its depth as well. Plain numpy.
+As in Sequoia (arXiv 2402.12374, section 3.1), acceptance depends on the sibling
+rank; here on the depth as well. Plain numpy.
 """
 
 from typing import NamedTuple
@@ -21,9 +20,7 @@ class Acceptance(NamedTuple):
 
 def expected_tokens(children, accept: Acceptance) -> float:
   """Returns tokens of a step: 1 and the sum of nodes' acceptance probabilities.
-
-  `children` are of each node of level 0, 1, ..., as in `methods.sequoia`.
-  """
+  `children` are of each node of level 0, 1, ..., as in `methods.sequoia`."""
   reached, total = [1.0], 1.0
   for depth, counts in enumerate(children, 1):
     below = []
@@ -39,11 +36,9 @@ def expected_tokens(children, accept: Acceptance) -> float:
 
 def best_trees(accept: Acceptance, nodes: int, depth: int):
   """Returns the trees of most expected tokens (arXiv 2402.12374, 3.1.2).
-
   Dynamic programming over the nodes of a subtree, the depth of its root and the
   rank of the next sibling. At n - 1 of the list are the `children`, as of
-  `methods.sequoia`, of the tree of n nodes, or fewer if more would not help.
-  """
+  `methods.sequoia`, of the tree of n nodes, or fewer if more would not help."""
   # Tokens that are expected below an accepted node, by the nodes there.
   below, choices = np.zeros(nodes + 1), []
   for level in range(depth, 0, -1):
@@ -59,14 +54,10 @@ def best_trees(accept: Acceptance, nodes: int, depth: int):
 
 
 def _split(hit, first, rest):
-  """Returns the most that 0, ..., n nodes are worth, and the first one's share.
-
-  Args:
-    hit: the probability that the first sibling is accepted.
-    first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
-    rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
-      it is not.
-  """
+  """Returns the most that 0, ..., n nodes are worth, and the first sibling's
+  share. `hit` is its acceptance probability, `first [n]` the value of a subtree
+  of 1, ..., n nodes below it, `rest [n + 1]` of 0, ..., n nodes among its
+  siblings."""
   values, sizes = np.zeros(len(rest)), np.zeros(len(rest), int)
   for n in range(1, len(rest)):
     own = np.arange(1, n + 1)

@@ -1,11 +1,8 @@
 """Checks whether texts have the target's distribution, for use in tests.
 
-    dj.testing.assert_exact(method)               # of one's own, or a dj.Pair
+    dj.testing.assert_exact(method)               # a dj.Method or a dj.Pair
     dj.testing.assert_exact(sampler, target=table)
     dj.testing.assert_detects(method, wrong)      # the control beside it
-
-`enumeration` computes without samples what a verifier does on all draws of
-a tree, exact to rounding.
 """
 
 import typing

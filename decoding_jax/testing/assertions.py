@@ -18,18 +18,12 @@ _MOST_CHILDREN = 3
 
 
 class Finding(NamedTuple):
-  """A test of texts.
-
-  Attributes:
-    case: vocabulary and drafter.
-    test: what of the texts is compared.
-    p_value: of chi-square, times the number of tests.
-    smallest_bias: that is found in 39 of 40 runs, if so much probability moves
-      between the two most probable outcomes.
-  """
-  case: str
-  test: str
-  p_value: float
+  """A test of texts."""
+  case: str  # Vocabulary and drafter
+  test: str  # What of the texts is compared
+  p_value: float  # Of chi-square, times the number of tests
+  # That is found in 39 of 40 runs, if so much probability moves between the two
+  # most probable outcomes
   smallest_bias: float
 
   def __str__(self):
@@ -37,18 +31,11 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-  """What was found of a method or a sampler.
-
-  Attributes:
-    name: of it.
-    node_errors: `rules.NodeError`; if there are any, no text was drawn.
-    findings: a `Finding` of each test.
-    target_calls: of a text, on average; nan for a sampler.
-  """
-  name: str
-  node_errors: tuple
-  findings: tuple
-  target_calls: float
+  """What was found of a method or a sampler."""
+  name: str  # Of it
+  node_errors: tuple  # `rules.NodeError`; if there are any, no text was drawn
+  findings: tuple  # A `Finding` of each test
+  target_calls: float  # Of a text, on average; nan for a sampler
 
   @property
   def failures(self) -> list:
@@ -238,17 +225,8 @@ def _finding(case, test, observed, probs):
 
 
 def smallest_bias(freedom: int, total, likely, level: float) -> float:
-  """Returns the shift between two outcomes that chi-square finds.
-
-  Args:
-    freedom: degrees of freedom.
-    total: texts.
-    likely: `[2]`, the probabilities of the two.
-    level: of significance.
-
-  Returns:
-    The shift of which 39 of 40 tests find the difference; inf of one outcome.
-  """
+  """Returns the shift between two outcomes of probabilities `likely [2]` that
+  chi-square detects in 39 of 40 tests of `total` texts; inf of one outcome."""
   if freedom < 1 or likely.min() <= 0:
     return math.inf
   # Wilson and Hilferty's approximation; then two standard deviations more.

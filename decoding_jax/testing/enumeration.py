@@ -29,16 +29,10 @@ _KEYS = 64
 
 
 class Trees(NamedTuple):
-  """All trees that can be drawn.
-
-  Attributes:
-    layout: of each.
-    tree: a `DraftTree` of n rows, of numpy arrays.
-    probs: `[n]` float64, the probability of each draw.
-  """
-  layout: Layout
-  tree: DraftTree
-  probs: np.ndarray
+  """All trees that can be drawn."""
+  layout: Layout  # Of each
+  tree: DraftTree  # A `DraftTree` of n rows, of numpy arrays
+  probs: np.ndarray  # `[n]` float64, the probability of each draw
 
 
 def siblings(draws: Draws, probs, count: int):
@@ -102,12 +96,10 @@ def fixed_trees(draft, children, draws=Draws.WITHOUT_REPLACEMENT) -> Trees:
 
 
 def beams(draft, width: int, depth: int) -> Trees:
-  """Returns all draws of a stochastic beam, a sample of texts in order.
-
-  The order in which texts come without replacement settles the tree: a level
-  has the first `width` beginnings of its length. Of the deepest level that
-  lacks some, the next one is drawn by its probability.
-  """
+  """Returns all draws of a stochastic beam, a sample of texts in order. The
+  order in which texts come without replacement settles the tree: a level has
+  the first `width` beginnings of its length. Of the deepest level that lacks
+  some, the next one is drawn by its probability."""
   masses = [exactness.joint_distribution(draft, 0, n + 1)
             for n in range(depth)]
 
@@ -129,11 +121,9 @@ def beams(draft, width: int, depth: int) -> Trees:
 
 
 def beams_with_one_sample(draft, width: int, depth: int) -> Trees:
-  """Returns all draws of a beam of one sample a node: `Draws.ONE_IN_BEAM`.
-
-  A level is that of `beam.with_one_sample`, whose samples alone may depend on
-  the key: any other token may take their place.
-  """
+  """Returns all draws of a beam of one sample a node: `Draws.ONE_IN_BEAM`. A
+  level is that of `beam.with_one_sample`, whose samples alone may depend on the
+  key: any other token may take their place."""
   step = jax.jit(jax.vmap(beam.with_one_sample, (0, None, None, None)),
                  static_argnums=3)
   keys = jax.random.split(jax.random.key(0), _KEYS)
@@ -208,17 +198,9 @@ def as_tree(draft, layout, tokens, parents, valid) -> DraftTree:
 
 
 def acceptance(rule, target, draft, tokens, valid):
-  """What a rule accepts at one node, in any type of floats.
-
-  Args:
-    rule: of a `Verifier`.
-    target, draft: `[V]`.
-    tokens, valid: `[K]`, children in their order.
-
-  Returns:
-    `[K]`, the probability of each child when those before it are rejected,
-    and `[V]`, the residual when all are.
-  """
+  """Returns probabilities `[K]` that a rule accepts each child after rejecting
+  those before it, and the residual `[V]` after rejecting all. `target` and
+  `draft` are `[V]`, `tokens` and `valid [K]` children in order."""
   ranks = jnp.arange(len(tokens))
   accepts = lambda k, u: rule(jnp.where(ranks == k, u, 1.0), target, draft,
                               tokens, valid)[0] == k
@@ -298,21 +280,10 @@ def _by_levels(layout, tree: DraftTree, target):
 
 
 def ends(subject, trees: Trees, target):
-  """Returns where the path of a call ends, and what follows it.
-
-  Args:
-    subject: a `Verifier` with a rule, one of those of this library; or
-      a search, `(uniforms [M], K, tree, probs) -> (node, weights [V])`, that
-      tests children before their parent.
-    trees: that can be drawn.
-    target: `[V, V]`.
-
-  Returns:
-    `[n, M]` probabilities of each tree and node, and `[n, M, V]`.
-
-  Raises:
-    ValueError: for another verifier with a walk of its own.
-  """
+  """Returns where the path of a call ends, `[n, M]` probabilities of each tree
+  and node, and what follows it, `[n, M, V]`. `subject` is a `Verifier` with a
+  rule, or a search `(uniforms [M], K, tree, probs) -> (node, weights [V])` that
+  tests children before their parent. Raises ValueError for other verifiers."""
   walks = {
       layers.walk: _by_levels,
       traversal.walk: functools.partial(_by_search, traversal.of_tree),
@@ -334,15 +305,9 @@ def ends(subject, trees: Trees, target):
 
 
 def joint_distribution(subject, trees: Trees, target):
-  """Returns the distribution of the first tokens of a call, `[V, ..., V]`.
-
-  Args:
-    subject, trees, target: see `ends`.
-
-  Returns:
-    The path, the token after it and as many of the target as fill D + 1; and
-    the expected number of tokens of the call.
-  """
+  """Returns the distribution `[V, ..., V]` of the first D + 1 tokens of a call,
+  filled up by the target, and the expected number of tokens of the call.
+  Arguments are as in `ends`."""
   chances, rests = ends(subject, trees, target)
   length = len(trees.layout.widths) + 1
   probs, emitted = np.zeros((len(target),) * length), 0.0

@@ -24,18 +24,12 @@ _LEAST_EXPECTED = 5
 
 
 class Fit(NamedTuple):
-  """How texts fit a distribution.
-
-  Attributes:
-    p_value: of chi-square.
-    distance: total variation between the frequencies and the distribution.
-    by_chance: what it is on average for samples of that distribution.
-    target_calls: of a text, on average.
-  """
-  p_value: float
+  """How texts fit a distribution."""
+  p_value: float  # Of chi-square
+  # Total variation between the frequencies and the distribution
   distance: float
-  by_chance: float
-  target_calls: float
+  by_chance: float  # What it is on average for samples of that distribution
+  target_calls: float  # Of a text, on average
 
   @property
   def is_close(self) -> bool:
@@ -73,9 +67,7 @@ def tested_methods():
 def frequencies(method: Method, target, draft, rows: int, length: int,
                 key=None, **kwargs):
   """Returns `[V] * length` counts of the texts after token 0, and `Stats`.
-
-  Arguments are those of `fit`, of any method and temperature.
-  """
+  Arguments are those of `fit`, of any method and temperature."""
   target_lm, target_params = table_model(target)
   models = {}
   if tree_decoder.decoder_of(method, greedy=False).needs_draft:
@@ -104,10 +96,8 @@ def joint_distribution(table, first: int, length: int):
 
 
 def p_value(counts, probs) -> float:
-  """Returns the p-value of a chi-square test; rare cells are merged.
-
-  A cell that cannot occur but did gives 0.
-  """
+  """Returns the p-value of a chi-square test; rare cells are merged. A cell
+  that cannot occur but did gives 0."""
   if counts[probs == 0].any():
     return 0.0
   observed, expected = _merge_rare(counts, probs * counts.sum())
@@ -125,10 +115,8 @@ def chi_square_tail(value: float, freedom: int) -> float:
 
 
 def _merge_rare(observed, expected):
-  """Merges rare cells into one; if that is rare too, with the next rarest.
-
-  A single text where 0.01 are expected would prove any distribution wrong.
-  """
+  """Merges rare cells into one; if that is rare too, with the next rarest. A
+  single text where 0.01 are expected would prove any distribution wrong."""
   order = np.argsort(-expected, axis=None, kind="stable")
   observed, expected = observed.ravel()[order], expected.ravel()[order]
   often = int((expected >= _LEAST_EXPECTED).sum())

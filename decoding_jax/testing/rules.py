@@ -1,9 +1,8 @@
 """The rule of a verifier alone, integrated over its uniforms at many nodes.
 
-All draws of the children of a node are enumerated, and the uniforms are
-a quasi-random sequence: a bias of 1e-3 is seen in seconds, where texts would
-need a million. Few nodes with many points show a rule that is always a little
-wrong; many nodes with few points one that is wrong at some of them.
+All draws of children are enumerated, and uniforms are quasi-random: a bias of
+1e-3 is seen in seconds. Few nodes with many points show a rule that is always
+slightly wrong, many nodes with few points one that is wrong at some.
 """
 
 import functools
@@ -27,23 +26,15 @@ _UNKNOWN = {Draws.OF_SEVERAL, Draws.SHARED_NOISE}
 
 
 class NodeError(NamedTuple):
-  """Where a rule emits another distribution than the target's.
-
-  Attributes:
-    drafter: name of the distribution that children are drawn from.
-    children: K.
-    token: whose probability is off.
-    probability, expected: what it is, and the target's.
-    allowed: by how much it may be off.
-    node: number among the nodes that are tested.
-  """
-  drafter: str
-  children: int
-  token: int
+  """Where a rule emits another distribution than the target's."""
+  drafter: str  # Name of the distribution that children are drawn from
+  children: int  # K
+  token: int  # Whose probability is off
+  # What it is, and the target's
   probability: float
   expected: float
-  allowed: float
-  node: int
+  allowed: float  # By how much it may be off
+  node: int  # Number among the nodes that are tested
 
   def __str__(self):
     return (f"rule, node {self.node} with {self.children} children of drafter "
@@ -59,13 +50,8 @@ def can_integrate(verifier: Verifier, draws: Draws) -> bool:
 
 def errors(verifier: Verifier, draws: Draws, count: int, vocab_size: int = 4):
   """Returns a `NodeError` of the worst node of each pass, if it is wrong.
-
-  Args:
-    verifier: with a rule.
-    draws: how children are drawn.
-    count: K, at most.
-    vocab_size: V; no fewer than K.
-  """
+  `draws` is how up to `count` = K children are drawn; `vocab_size` is at least
+  K."""
   count, found = min(count, vocab_size), []
   for number, points, *bounds in _PASSES:
     allowed = bounds[count > 2]
@@ -119,10 +105,8 @@ def _integrals(rule, uniforms, target, draft, tokens, valid, weights):
 
 def quasi_random(points: int, dimensions: int) -> np.ndarray:
   """Returns `[points, dimensions]` float32 of an evenly spread sequence.
-
   Multiples of the powers of the root of x^(d+1) = x + 1, the golden ratio for
-  one dimension, modulo 1.
-  """
+  one dimension, modulo 1."""
   root = 2.0
   for _ in range(64):
     root = (1 + root)**(1 / (dimensions + 1))

@@ -84,10 +84,8 @@ def device_memory(devices) -> int | None:
 
 def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
   """Returns the bytes of this machine's memory that this process may use.
-
   Control groups are mounted at `root`; the file `groups` names those of this
-  process.
-  """
+  process."""
   sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
   files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
   try:

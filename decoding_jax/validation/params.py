@@ -23,10 +23,8 @@ class _Shape:
 
 
 def check(name: str, model: LanguageModel, params):
-  """Raises ValueError for the first parameter that does not fit a model.
-
-  Float types are left to the model, and shapes where it does not tell them.
-  """
+  """Raises ValueError for the first parameter that does not fit a model. Float
+  types are left to the model, and shapes where it does not tell them."""
   leaves, structure = jax.tree.flatten(params)
   shapes = tuple(map(_shape, leaves))
   if None in shapes:

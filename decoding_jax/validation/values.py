@@ -15,11 +15,9 @@ def form(x):
 
 
 def array(name, x):
-  """Returns an argument as an array, else raises ValueError with its name.
-
-  A `jax.Array` stays one; all else is an array of the host, since separate
-  operations on a device take longer than those of one program.
-  """
+  """Returns an argument as an array, else raises ValueError with its name. A
+  `jax.Array` stays one; all else is an array of the host, since separate
+  operations on a device take longer than those of one program."""
   on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
   try:
     return jnp.asarray(x) if on_device else np.asarray(x)

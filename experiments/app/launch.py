@@ -126,10 +126,8 @@ def _help():
 
 
 def help_of(make) -> str:
-  """Returns `make()`, the help of a flag; "" unless --help is given.
-
-  What knows all drafters or methods imports them all.
-  """
+  """Returns `make()`, the help of a flag; "" unless --help is given."""
+  # What knows all drafters or methods imports them all.
   return make() if any(x.lstrip("-").startswith(("help", "?"))
                        for x in sys.argv[1:]) else ""
 

@@ -1,8 +1,7 @@
 """Method specifications of configs and flags: a name, and sizes.
 
-A specification is a mapping, `{"name": "rsd_s", "width": 3, "depth": 4}`, or a
-string of a call, `"rsd_s(width=3, depth=4)"` or `"speculative(4, block)"`. The
-name in a mapping may itself be such a string, to which the mapping adds sizes.
+A mapping, `{"name": "rsd_s", "width": 3, "depth": 4}`, or a string of a call,
+`"speculative(4, block)"`; the name in a mapping may itself be such a string.
 """
 
 import ast
@@ -31,17 +30,7 @@ _HEADS = ("eagle", "eagle2", "eagle3", "dspark", "dflash", "mtp", "p_eagle")
 
 
 def read(spec, where: str = "method") -> dj.Method:
-  """Makes the method of a specification.
-
-  Args:
-    spec: a mapping or a string.
-    where: the flag or field that has it, for errors.
-
-  Returns:
-    The method.
-
-  Raises:
-    UserError: naming flag or field, what is wrong and what is allowed.
+  """Makes the method of a mapping or string; errors name `where` it is given.
   """
   name, sizes = parse(spec, where)
   signature = inspect.signature(getattr(dj.methods, name))
@@ -63,10 +52,8 @@ def read(spec, where: str = "method") -> dj.Method:
 def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
   """Makes the method of `--method`; sizes that are not given have defaults.
 
-  Args:
-    spec: a name or a call.
-    more: other names that the flag takes, for the error.
-    reward: whether the program has a reward, which some methods need.
+  `more` are other names that the flag takes; without a `reward` methods are
+  refused that need one.
   """
   name, sizes = parse(spec, "--method", more)
   method = read({"name": name, **_defaults(name, sizes), **sizes}, "--method")
@@ -104,10 +91,7 @@ def _defaults(name, sizes):
 
 
 def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
-  """Splits a specification into name and sizes, which may be too few.
-
-  Sizes are hashable: lists become tuples. Arguments and errors are those of
-  `read`; `more` are other names that are allowed, for the error.
+  """Splits a specification into name and sizes, hashable and perhaps too few.
   """
   if isinstance(spec, str):
     return _parse_call(spec, where, more)
@@ -149,14 +133,8 @@ def call(text: str, where: str, takes, form: str = "a call of one of its names "
          "is needed") -> tuple[str, dict]:
   """Splits a call such as "f(1, width=2)" or "f" into name and arguments.
 
-  Args:
-    text: the call.
-    where: flag or field that has it, for errors.
-    takes: `name -> list of parameters`, which raises for an unknown name.
-    form: what is needed, for the error about a text that is no call.
-
-  Returns:
-    The name, and a dict from parameters to hashable values.
+  `takes` is `name -> list of parameters`, and raises for an unknown name.
+  Arguments are hashable; errors name `where`, and say that `form` is needed.
   """
   wrong = launch.UserError(f"{where}={text!r}: {form}.")
   try:
@@ -167,8 +145,7 @@ def call(text: str, where: str, takes, form: str = "a call of one of its names "
     node = ast.Call(node, [], [])
   if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
     raise wrong
-  name = node.func.id
-  names = takes(name)
+  names = takes(name := node.func.id)
   if len(node.args) > len(names):
     raise launch.UserError(f"{where}={text!r}: {name} takes "
                            f"{', '.join(names) or 'no sizes'}.")

@@ -67,10 +67,9 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
 def _tell_aborts(coordinator, num_processes, process_id):
   """Makes one line of the message and stack dump of JAX's runtime.
 
-  Where a process is missing, JAX's C++ runtime writes to the file descriptor of
-  stderr and aborts; no Python exception is raised. So that descriptor becomes a
-  temporary file, Python's stderr a copy of the old one, and SIGABRT a line.
-  Returns a function that undoes it.
+  It writes to the descriptor of stderr and aborts; no exception is raised. So
+  that descriptor becomes a temporary file, Python's stderr a copy of the old
+  one, and SIGABRT a line. Returns a function that undoes it.
   """
   if os.name != "posix":
     return lambda: None
@@ -123,10 +122,7 @@ def first() -> bool:
 
 
 def from_first(make, error=()):
-  """Returns, in all processes, the JSON value that the first one computes.
-
-  All of them raise `error`, a type of exception, if the first one does.
-  """
+  """Returns the JSON value that the first process computes, or its `error`."""
   if jax.process_count() == 1:
     return make()
   found = None
@@ -152,10 +148,8 @@ def on_host(tree):
 
 
 def stop_together() -> None:
-  """Raises `preemption.Stopped` in all processes if one received SIGTERM.
-
-  A process that stopped alone would leave the others waiting.
-  """
+  """Raises `preemption.Stopped` in all processes if one received SIGTERM."""
+  # A process that stopped alone would leave the others waiting.
   if jax.process_count() > 1 and any_stop_requested():
     raise preemption.Stopped
 

@@ -19,9 +19,8 @@ def reset() -> bool:
 
 
 def peak() -> int | None:
-  """Returns the peak in bytes since the last `reset`; None if unsupported.
-
-  Where `reset` returned False, it is the peak since the process began.
+  """Returns the peak in bytes since a `reset` that returned True, else since
+  the process began; None if unsupported.
   """
   try:
     lines = _STATUS.read_text().splitlines()

@@ -9,6 +9,7 @@ process if that has not ended a few seconds later.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -62,23 +63,8 @@ def stop_requested() -> bool:
 
 
 @contextlib.contextmanager
-def defer_signals():
-  """What is inside is done to its end before `Stopped` is raised."""
-  with _counted("held"):
-    yield
-  check()
-
-
-@contextlib.contextmanager
-def deferred():
-  """The same, if it ends within `PATIENCE`: for what may be lost."""
-  with _counted("deferred"):
-    yield
-  check()
-
-
-@contextlib.contextmanager
-def _counted(name):
+def _until_done(name):
+  """Does what is inside to its end before `Stopped` is raised."""
   with _lock:
     _state[name] += 1
   try:
@@ -86,6 +72,12 @@ def _counted(name):
   finally:
     with _lock:
       _state[name] -= 1
+  check()
+
+
+defer_signals = functools.partial(_until_done, "held")
+# If it ends within `PATIENCE`: for what may be lost.
+deferred = functools.partial(_until_done, "deferred")
 
 
 def _handle(signum, frame):
@@ -95,10 +87,8 @@ def _handle(signum, frame):
 
 
 def check() -> None:
-  """Raises `Stopped` if SIGTERM came and nothing is held.
-
-  Python swallows what is raised in a destructor, so it may be asked for again.
-  """
+  """Raises `Stopped` if SIGTERM came and nothing is held."""
+  # Python swallows what a destructor raises, so it may be asked for again.
   if _state["asked"] and not (_state["held"] or _state["deferred"]) and (
       not jax.distributed.is_initialized()):
     raise Stopped

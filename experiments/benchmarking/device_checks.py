@@ -39,14 +39,14 @@ def of_config(config, workdir):
   checks |= {f"greedy texts of {x}": functools.partial(_greedy, x, config)
              for x in _GREEDY}
   checks["forwards"] = functools.partial(_forwards, config)
-  pair = functools.cache(functools.partial(_Pair, config))
+  decoder = functools.cache(functools.partial(_decoder, config))
   for rows in config.rows:
     for spec in config.methods:
       method = method_specs.read(spec, "--config.methods")
       checks[f"{method.name}, {rows} rows"] = functools.partial(
-          _rate, config, pair, method, rows)
+          _rate, config, decoder, method, rows)
   last = method_specs.read(config.methods[-1])
-  checks["profile"] = functools.partial(_profile, config, pair, last, workdir)
+  checks["profile"] = functools.partial(_profile, decoder, last, workdir)
   tested = [method_specs.read(x, "--config.exactness_methods")
             for x in config.exactness_methods] or exactness.tested_methods()
   checks |= {f"exactness of {method.name}, {case}": functools.partial(
@@ -92,9 +92,9 @@ def _forwards(config):
   lm, params = _random(config, config.target)
   sizes = roofline.sizes(_architecture(config, config.target), params)
   slots = config.prompt_length + max(config.tokens)
-  curve = forward_cost.measure(lm, params, 1, config.prompt_length, slots,
-                               config.tokens)
-  return {"tokens": curve.tokens, "seconds": curve.seconds,
+  tokens = sorted(set(config.tokens))
+  return {"tokens": tokens, "seconds": forward_cost.measure(
+      lm, params, 1, config.prompt_length, slots, tokens),
           "weight_bytes": sizes.weights, "parameters": sizes.multiplied}
 
 
@@ -104,9 +104,9 @@ def _exactness(method, case, rows):
           "p": found.report and found.report.p_value}
 
 
-def _rate(config, pair, method, rows):
+def _rate(config, decoder, method, rows):
   """Decodes once to compile, and once on the clock."""
-  run = functools.partial(pair().decode, method, rows)
+  run = functools.partial(decoder(), method, rows)
   _, first = stopwatch.decoded(run, 0)
   out, seconds = stopwatch.decoded(run, 1)
   new = int(np.sum(np.asarray(out.lengths))) - rows * config.prompt_length
@@ -115,33 +115,26 @@ def _rate(config, pair, method, rows):
           "compile_seconds": max(0.0, first - seconds)}
 
 
-def _profile(config, pair, method, workdir):
-  run = functools.partial(pair().decode, method, 1, 1)
+def _profile(decoder, method, workdir):
+  run = functools.partial(decoder(), method, 1, 1)
   steps = int(stopwatch.decoded(run)[0].steps)
   return {"method": method.name, "table": profile.profile(
       run, steps, pathlib.Path(workdir) / "profile")}
 
 
-class _Pair:
-  """Two models with random parameters, and distributions of a set overlap.
+def _decoder(config):
+  """Returns `(method, rows, seed) -> dj.Generation` of two random models.
 
   Every forward is computed; then what it gives is added, too small to change a
   bit, to the logits of a table, one row by the last token's remainder.
   """
+  (target, target_params), (draft, draft_params) = [
+      (_with_table(lm), (params, jnp.asarray(table)))
+      for (lm, params), table in zip(
+          (_random(config, config.target), _random(config, config.draft)),
+          _tables(config))]
 
-  def __init__(self, config):
-    tables = _tables(config)
-    self._config = config
-    self._models = [
-        (_with_table(lm), (params, jnp.asarray(table)))
-        for (lm, params), table in zip(
-            (_random(config, config.target), _random(config, config.draft)),
-            tables)]
-
-  def decode(self, method, rows, seed):
-    """Returns the `dj.Generation` of so many rows."""
-    config = self._config
-    (target, target_params), (draft, draft_params) = self._models
+  def decode(method, rows, seed):
     prompts = jax.random.randint(
         jax.random.key(config.seed), (rows, config.prompt_length), 0,
         config.vocab_size, jnp.int32)
@@ -150,6 +143,8 @@ class _Pair:
         jnp.full(rows, config.prompt_length, jnp.int32), method=method,
         target=target, draft=draft, target_params=target_params,
         draft_params=draft_params, max_new_tokens=config.max_new_tokens)
+
+  return decode
 
 
 def _tables(config):

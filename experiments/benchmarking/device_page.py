@@ -39,22 +39,18 @@ def _device(found):
 
 
 def _rights(records):
-  lines = [["test", "p", "right"]]
-  for x in records:
-    if "right" in x:
-      p = "-" if x.get("p") is None else f"{x['p']:.2g}"
-      lines.append([x["check"], p, "yes" if x["right"] else "NO"])
-  return lines
+  return [["test", "p", "right"], *(
+      [x["check"], "-" if x.get("p") is None else f"{x['p']:.2g}",
+       "yes" if x["right"] else "NO"] for x in records if "right" in x)]
 
 
 def _forwards(found, device):
-  lines = [["tokens", "ms", "of a token", "share of bandwidth"]]
   read = device and found["weight_bytes"] / device["bandwidth"]
-  for tokens, seconds in zip(found["tokens"], found["seconds"]):
-    lines.append([str(tokens), f"{1e3 * seconds:.3f}",
-                  f"{seconds / found['seconds'][0]:.2f}",
-                  f"{read / seconds:.0%}" if device else ""])
-  return lines
+  return [["tokens", "ms", "of a token", "share of bandwidth"], *(
+      [str(tokens), f"{1e3 * seconds:.3f}",
+       f"{seconds / found['seconds'][0]:.2f}",
+       f"{read / seconds:.0%}" if device else ""]
+      for tokens, seconds in zip(found["tokens"], found["seconds"]))]
 
 
 def _rates(records):

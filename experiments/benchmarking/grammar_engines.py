@@ -81,15 +81,13 @@ def _automaton(schema, pieces, eos_id, seconds):
 def _llguidance(schema, pieces, eos_id, seconds):
   del seconds
   module = dj.processors.llguidance_engine
-  return _host(module.engine("schema", module.source_of_schema(schema), pieces,
-                             (eos_id,)), eos_id)
+  return _host(module, module.source_of_schema(schema), pieces, eos_id)
 
 
 def _xgrammar(schema, pieces, eos_id, seconds):
   del seconds
   module = dj.processors.xgrammar_engine
-  return _host(module.engine("schema", module.maker_of_schema(schema), pieces,
-                             (eos_id,)), eos_id)
+  return _host(module, module.maker_of_schema(schema), pieces, eos_id)
 
 
 def _either(*arguments, **more):
@@ -104,7 +102,9 @@ ENGINES = {"automaton": _automaton, "either": _either,
            "llguidance": _llguidance, "xgrammar": _xgrammar}
 
 
-def _host(engine, eos_id):
+def _host(module, source, pieces, eos_id):
+  engine = module.engine("schema", source, pieces, (eos_id,))
+
   def advance(matcher, token):
     engine.consume(matcher, token)
     return matcher

@@ -69,11 +69,13 @@ def _run(config, pair, pieces, method, make, task):
       pair, keys, prompts, lengths, method=method,
       max_new_tokens=config.max_new_tokens, sampling=dj.Sampling(),
       eos_id=pair.eos_id)
+  host_seconds = lambda: (
+      dj.processors.host_times(params).seconds
+      if isinstance(params, dj.processors.HostGrammar) else 0.0)
   call()
-  host = isinstance(params, dj.processors.HostGrammar)
-  before = dj.processors.host_times(params) if host else None
+  before = host_seconds()
   out, seconds = stopwatch.decoded(call)
-  after = dj.processors.host_times(params) if host else None
+  host = host_seconds() - before
   texts = [row[len(prompt):end].tolist() for row, end in zip(
       np.asarray(out.tokens), np.asarray(out.lengths))]
   ended = [x for x in texts if x[-1] in pair.eos_id]
@@ -82,7 +84,7 @@ def _run(config, pair, pieces, method, make, task):
           "tokens": sum(map(len, texts)), "seconds": seconds,
           "calls": int(np.asarray(out.stats.target_calls).sum()),
           "steps": int(out.steps),
-          "host": after.seconds - before.seconds if host else 0.0}
+          "host": host}
 
 
 def _is_json(tokens, pieces):

@@ -45,11 +45,9 @@ def joined(parts) -> Batch:
 
 def train_batch(config, step: int, tokens: np.ndarray,
                 samples: np.ndarray | None = None) -> np.ndarray:
-  """Draws random windows `[B, T + 1]`, the same for the same step.
-
-  Windows take turns in length. `sample_fraction` of the rows are from `samples`
-  `[R, L]`, texts of the teacher, the others from the corpus `[n]`.
-  """
+  """Draws random windows `[B, T + 1]`, the same for the same step."""
+  # Windows take turns in length. `sample_fraction` of the rows are from
+  # `samples` `[R, L]`, the others from the corpus `[n]`.
   rng = np.random.default_rng((config.seed, step))
   length = config.windows[step % len(config.windows)]
   rows = max(1, config.batch_tokens // length)
@@ -89,11 +87,10 @@ def padded(config, sizes: np.ndarray) -> np.ndarray:
 
 def of_one_length(config, sizes: np.ndarray,
                   step: int) -> tuple[int, np.ndarray]:
-  """Chooses rows of about the same size, so that little of a batch is padding.
-
-  An epoch takes all rows once, and those that fill its last batches twice. Of
-  rows of `sizes` `[R]` tokens returns the length to pad to, and numbers `[B]`.
-  """
+  """Chooses rows of about the same size, so that there is little padding."""
+  # An epoch takes all rows once, and those that fill its last batches twice. Of
+  # rows of `sizes` `[R]` tokens returns the length to pad to, and numbers
+  # `[B]`.
   lengths = padded(config, sizes)
   rows = [max(1, config.batch_tokens // length) for length in config.windows]
   batches = [-(-np.sum(lengths == length) // count)

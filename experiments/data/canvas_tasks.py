@@ -28,10 +28,7 @@ _HELD_OUT = 2**31
 
 
 def tokenizer() -> tokenizers.Tokenizer:
-  """Returns the tokenizer: a word a token, spaces between them.
-
-  The end of text is token 0, and the mask the last one.
-  """
+  """Returns a tokenizer of words; token 0 ends a text, the last one masks."""
   made = tokenizers.Tokenizer(models.WordLevel(_IDS, unk_token=NOTHING))
   made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
   return made
@@ -59,10 +56,7 @@ def _filled(found, size):
 
 
 def draw(names, count: int, seed: int, start: int = 0):
-  """Draws examples that no step of training sees, from number `start` on.
-
-  Tasks take turns. Each example is (task, arguments, given, answer).
-  """
+  """Draws (task, arguments, given, answer) that no step of training sees."""
   found = []
   for i in range(start, start + count):
     name = names[i % len(names)]

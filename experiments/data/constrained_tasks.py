@@ -40,11 +40,7 @@ class Task(NamedTuple):
 
 
 def load(config, pair) -> Task:
-  """Loads `config.examples` examples of a config as in `configs/cdsl.py`.
-
-  Raises a `UserError` for an unknown task, where files or examples are missing,
-  and for a constraint that cannot be met.
-  """
+  """Loads `config.examples` examples of a config as in `configs/cdsl.py`."""
   if config.task not in _TASKS:
     raise launch.UserError(f"task={config.task!r} is not one of "
                            f"{', '.join(map(repr, _TASKS))}.")
@@ -78,11 +74,9 @@ def fingerprint(task) -> str:
 
 
 def _python(config, pair):
-  """Loads held-out modules, with identifiers of their real continuations.
-
-  The identifiers are the first ones of the continuation that are common in the
-  training modules; prompts without any are left out.
-  """
+  """Loads held-out modules, with identifiers of what really follows."""
+  # These are the first ones that are common in the training modules; prompts
+  # without any are left out.
   prompts, references = _passages(config, pair, _SPARE * config.examples)
   known = _common(config.common, config.corpus or None) if (
       config.common) else None
@@ -119,10 +113,7 @@ def _passages(config, pair, count):
 
 
 def _identifiers(text, before=""):
-  """Returns identifiers in the order in which they first occur, no keywords.
-
-  The text before it shows whether this one begins within a word.
-  """
+  """Returns identifiers of a text, no keywords; `before` ends its words."""
   found = _IDENTIFIER.findall(before + text, len(before))
   return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
 
@@ -137,7 +128,6 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
-  """Loads concept sets of a split of CommonGen, with their inflections."""
   folder = pathlib.Path(config.corpus)
   names = [name.format(config.split) for name in _COMMONGEN]
   for name in names:
@@ -169,7 +159,6 @@ def _commongen_prompts(config, tokenizer, words):
 
 
 def _file(config, pair):
-  """Loads prompts and constraints of a file of the user."""
   examples = constraint_file.load(config.corpus, config.examples)
   encode = constraint_prompts.encoder(config, pair.tokenizer)
   prompts = [encode(example.fields) for example in examples]
@@ -186,7 +175,6 @@ def _file(config, pair):
 
 
 def _parsed(path, number, line):
-  """Parses the concepts of a line of JSON."""
   try:
     found = json.loads(line)
   except ValueError as e:
@@ -199,11 +187,9 @@ def _parsed(path, number, line):
 
 
 def _harmless(config, pair):
-  """Loads held-out dialogues up to their last answers.
-
-  A reward model scores prompt and answer; the references are the answers that
-  people preferred.
-  """
+  """Loads held-out dialogues up to their last answers."""
+  # A reward model scores prompt and answer; the references are the answers that
+  # people preferred.
   found = preference_pairs.read(config.corpus, _DIALOGUES,
                                 python_corpus.HELD_OUT)
   encode = _dialogue_encoder(config, pair.tokenizer)

@@ -33,10 +33,7 @@ class Example(NamedTuple):
 
 
 def load(path: str, count: int) -> list[Example]:
-  """Reads the first `count` examples of a file, see `records.load`.
-
-  Raises a `ValueError` that names file, line and field.
-  """
+  """Reads the first `count` examples of a file, see `records.load`."""
   if not path:
     raise ValueError("corpus is empty: task='file' needs a file of examples.")
   found = records.load(path, name="corpus")

@@ -8,34 +8,22 @@ of `configs/cdsl.py`.
 from collections.abc import Callable
 
 from experiments.app import launch
-from experiments.data import prompt_templates
+from experiments.data import prompt_tasks
 from models.text import chat_template
-from models.text import tokenizer_files
 
 
 def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
-  """Returns a function from the fields of an example to its prompt's tokens.
-
-  Raises `ValueError` or `FileNotFoundError` without a template, and for a chat
-  template that is missing or wrong.
-  """
+  """Returns a function from fields of an example to its prompt's tokens."""
   form = config.prompt
   if not form.template:
     raise ValueError("prompt.template is empty: it says what the target is to "
                      "do with an example, such as '{prompt}'.")
-  if not config.chat:
-    return lambda values: tokenizer_files.encode(
-        tokenizer, prompt_templates.plain(form, values)).ids
-  encode = of_chats(config, tokenizer)
-  return lambda values: encode(prompt_templates.messages(
-      form, values, config.system))
+  encode = prompt_tasks.encoder(config, tokenizer, form)
+  return lambda values: encode(values).ids
 
 
 def of_chats(config, tokenizer) -> Callable[[list], list[int]]:
-  """Returns a function from messages to tokens, by the target's chat template.
-
-  Raises `ValueError` or `FileNotFoundError` if it is missing or wrong.
-  """
+  """Returns a function from messages to tokens, by the chat template."""
   encode = chat_template.encoder(launch.model_folder(config.target), tokenizer)
   return lambda messages: encode(messages).ids
 

@@ -4,11 +4,9 @@ import numpy as np
 
 
 def widths(lengths, count):
-  """Returns the at most `count` ascending widths that need the least padding.
-
-  Each optimal width is one of `lengths` `[R]`, so they are found exactly, by
-  dynamic programming over the distinct ones; the last is the longest.
-  """
+  """Returns the at most `count` ascending widths that need least padding."""
+  # Each optimal width is one of `lengths` `[R]`, so they are exact, by dynamic
+  # programming over the distinct ones; the last is the longest.
   sizes, rows = np.unique(lengths, return_counts=True)
   # `below[j]`: number of rows of the first j sizes.
   below = np.concatenate([[0], np.cumsum(rows)])

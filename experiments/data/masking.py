@@ -14,12 +14,10 @@ from experiments.data import batches
 
 
 def masked(config, data: batches.Data) -> batches.Data:
-  """Masks the rows of a run, in another way at each step.
-
-  Tokens whose weight is not 0 may be masked; with `config.masked_suffix` the
-  last so many are, for a model that drafts. The tokens stay; the weights `[B,
-  T]` of a row are 1 / m at its m masked tokens and 0 elsewhere. No prompts.
-  """
+  """Masks the rows of a run, in another way at each step."""
+  # Tokens of a weight may be masked; with `config.masked_suffix` the last ones
+  # are, for a model that drafts. The tokens stay; the weights of a row are 1 /
+  # m at its m masked tokens and 0 elsewhere.
   if config.masked_suffix:
     last = functools.partial(suffix, config.masked_suffix)
     return batches.Data(lambda *step: last(data.train(*step)),

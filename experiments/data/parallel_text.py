@@ -144,10 +144,7 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
 
 
 def read(folder, names) -> tuple[list[str], list[str]]:
-  """Returns prompts and completions of two parallel files, equally many.
-
-  Raises `FileNotFoundError`, or a `ValueError` for empty or unequal files.
-  """
+  """Returns prompts and completions of two parallel files, equally many."""
   found = []
   for name in names:
     path = pathlib.Path(folder) / name
@@ -165,12 +162,9 @@ def read(folder, names) -> tuple[list[str], list[str]]:
 
 
 def rewriter(config, completions):
-  """Returns `(rng, prompt, completion) -> (prompt, completion)`.
-
-  `completions` of the train split are the source of the words. Of rows beside
-  `keyword_fraction` and `renamed_fraction` only the order of the prompt's words
-  changes.
-  """
+  """Returns `(rng, prompt, completion) -> (prompt, completion)`."""
+  # `completions` of the train split are the source of the words. Of other rows
+  # only the order of the prompt's words changes.
   counts = collections.Counter(
       word.lower() for text in completions for word in _WORD.findall(text))
   frequent = {word for word, _ in counts.most_common(_FREQUENT)}
@@ -195,10 +189,8 @@ def rewriter(config, completions):
 
 
 def _rewritten(config, tokenizer, train, texts_):
-  """Returns `(rng, chosen, length) -> Batch` of rewritten pairs.
-
-  A rewritten pair that does not fit in the length is not used.
-  """
+  """Returns `(rng, chosen, length) -> Batch` of rewritten pairs."""
+  # A rewritten pair that does not fit in the length is not used.
   rewrite = rewriter(config, texts_[1])
 
   def of(rng, chosen, length):

@@ -58,10 +58,7 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def read(folder, name, split) -> list[tuple[str, str]]:
-  """Reads (chosen, rejected) of one split, in the order of the file.
-
-  Raises `FileNotFoundError`, or a `ValueError` that names file and line.
-  """
+  """Reads (chosen, rejected) of one split, in the order of the file."""
   path = pathlib.Path(folder) / name
   if not path.is_file():
     raise FileNotFoundError(

@@ -6,12 +6,9 @@ SIDES = ("left", "right", "leave_out")
 
 
 def layout(task, record):
-  """Finds the format of a task that fits the first record of a file.
-
-  Of the formats whose fields are all present, that with the most fields; the
-  only format of a task in any case. Raises a `ValueError` that names the
-  fields.
-  """
+  """Returns the format of a task that fits the first record of a file."""
+  # Of the formats whose fields are all present, that with the most fields; the
+  # only format of a task in any case.
   formats = sorted(task.formats.values(), key=lambda x: -len(x.fields))
   if len(formats) == 1:  # Missing fields are reported when they are read.
     return formats[0]
@@ -59,10 +56,8 @@ def answer(form, found) -> str:
 
 
 def shorten(encoding, longest, side):
-  """Returns at most `longest` tokens of an encoding, dropped at `side`.
-
-  Special tokens at its beginning are kept. None if the prompt is left out.
-  """
+  """Returns at most `longest` tokens of an encoding; None: left out."""
+  # Special tokens at its beginning are kept.
   ids = encoding.ids
   if longest is None or len(ids) <= longest:
     return ids

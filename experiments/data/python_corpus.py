@@ -34,10 +34,8 @@ def split_of(name: str, stride: int = _STRIDE) -> str:
 
 @functools.lru_cache(maxsize=None)
 def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
-  """Returns (dotted name, source) of the modules of one split, by name.
-
-  `root` is a folder; None for the running Python's standard library.
-  """
+  """Returns (dotted name, source) of the modules of a split, by name."""
+  # `root` is a folder; None for the running Python's standard library.
   if split not in (TRAIN, HELD_OUT):
     raise ValueError(f"split={split!r} is not one of {[TRAIN, HELD_OUT]}.")
   root = pathlib.Path(root or sysconfig.get_path("stdlib"))
@@ -60,11 +58,9 @@ def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
 
 def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
             seed: int = 0, *, root: str | None = None) -> list[list[int]]:
-  """Draws `count` held-out prompts that start at a line, `length` tokens each.
-
-  A longer list extends a shorter one. After each, `reference_length` tokens of
-  its module must follow.
-  """
+  """Draws held-out prompts that start at a line, `length` tokens each."""
+  # A longer list extends a shorter one. After each, `reference_length` tokens
+  # of its module must follow.
   texts = [text for _, text in modules(HELD_OUT, root)]
   return [passage[:length] for passage in passages(
       tokenizer, count, length + reference_length, seed, texts)]
@@ -72,10 +68,8 @@ def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
 
 def passages(tokenizer, count: int, length: int, seed: int,
              texts: list[str]) -> list[list[int]]:
-  """Draws different passages of `length` tokens that start at a line of a text.
-
-  A larger `count` extends a smaller one.
-  """
+  """Draws different passages of `length` tokens that start at a line."""
+  # A larger `count` extends a smaller one.
   lines = [(i, start) for i, text in enumerate(texts)
            for start in _line_starts(text)]
   found = []
@@ -108,7 +102,6 @@ def _paths(root):
 
 
 def _line_starts(text):
-  """Yields the offsets of lines that are not blank."""
   offset = 0
   for line in text.splitlines(keepends=True):
     if line.strip():

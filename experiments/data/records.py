@@ -18,22 +18,11 @@ class Record(NamedTuple):
 
 
 def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
-  """Reads all examples of a data set.
-
-  Args:
-    data: a file: .jsonl, .json with a list, or any other, which is one text;
-      each may end with .gz. Or `hub:` and the name of a data set; or "".
-    dataset: mapping with `path`, `name` and `split` for `datasets`, or None; a
-      name after `hub:` replaces the path.
-    by_line: whether each line of any other file is a text, except blank ones.
-    name: of the field or flag that has `data` for its value, for messages.
-
-  Returns:
-    list of `Record`, at least one.
-
-  Raises:
-    ValueError: naming the file and line that cannot be read.
-  """
+  """Reads all examples, at least one; a `ValueError` names file and line."""
+  # `data` is a file: .jsonl, .json with a list, or any other, which is one
+  # text, or `by_line` a text each; each may end with .gz. Or `hub:` and the
+  # name of a data set, which replaces the path of `dataset`: `path`, `name` and
+  # `split` for `datasets`. `name` is the field or flag of `data`.
   if data and not data.startswith(hub.PREFIX):
     try:
       found = _of_file(pathlib.Path(data), by_line)
@@ -47,11 +36,9 @@ def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
 
 
 def field(record: Record, path: str) -> str:
-  """Returns a text in a record; a list of texts is joined as lines.
-
-  `path` has names, and numbers of list items, separated by dots; "" is the
-  whole record. Raises a `ValueError` that names file, line and field.
-  """
+  """Returns a text in a record; a list of texts is joined as lines."""
+  # `path` has names, and numbers of list items, separated by dots; "" is the
+  # whole record. Raises a `ValueError` that names file, line and field.
   value = find(record, path)
   if isinstance(value, list) and all(isinstance(x, str) for x in value):
     return "\n".join(value)
@@ -139,7 +126,6 @@ def _parsed(where, text):
 
 
 def _of_hub(path, dataset):
-  """Reads records of a data set by the package `datasets`."""
   if not path and not dataset:
     raise ValueError("data is empty, and the task has no data set of a "
                      f"registry: a file is needed, or '{hub.PREFIX}' and a "

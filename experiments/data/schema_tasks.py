@@ -63,12 +63,9 @@ def shipped() -> list[SchemaTask]:
 
 
 def read(path: str, limit: int = 0) -> list[SchemaTask]:
-  """Returns the first `limit` schemas of a file; 0 for all.
-
-  Its lines are JSON, perhaps compressed by gzip: `schema`, `tests` (a list of
-  `data` and `valid`), and perhaps `name`. Raises `OSError`, or a `ValueError`
-  that names the line.
-  """
+  """Returns the first `limit` schemas of a file; 0 for all."""
+  # Its lines are JSON, perhaps compressed by gzip: `schema`, `tests` (a list of
+  # `data` and `valid`), and perhaps `name`.
   data = pathlib.Path(path).read_bytes()
   text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
   found = []

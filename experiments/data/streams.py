@@ -58,10 +58,8 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def windows(config, train, held_out, prompts) -> batches.Data:
-  """Makes windows of streams, `[n]` to train on and `[m]` held out.
-
-  There is no `eos_id`: after an end of text a teacher starts another.
-  """
+  """Makes windows of streams, `[n]` to train on and `[m]` held out."""
+  # There is no `eos_id`: after an end of text a teacher starts another.
   shorter, longest = min(len(train), len(held_out)), max(config.windows)
   if shorter <= longest:
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
@@ -76,7 +74,6 @@ def windows(config, train, held_out, prompts) -> batches.Data:
 
 
 def _texts(config, split):
-  """Returns the texts of a split."""
   if config.dialogues:
     return [text for pair in _pairs(config, split) for text in pair]
   if has_file(config):
@@ -113,11 +110,9 @@ def _pairs(config, split):
 
 
 def _documents(config, split):
-  """Returns the documents of a split; one in `_STRIDE` is held out.
-
-  They are chosen by a hash of the text, so that copies stay together. Of a file
-  that is a single text, parts are chosen by their number.
-  """
+  """Returns the documents of a split; one in `_STRIDE` is held out."""
+  # They are chosen by a hash of the text, so that copies stay together. Of a
+  # file that is a single text, parts are chosen by their number.
   documents = [x.value if isinstance(x.value, str)
                else records.field(x, config.corpus_field)
                for x in records.load(config.corpus, name="--config.corpus")]

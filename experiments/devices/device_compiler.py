@@ -16,21 +16,15 @@ _CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 
 
 class Memory(NamedTuple):
-  """Bytes on one device, by the compiler.
-
-  `arguments` are parameters, prompts and keys, `temporaries` caches too.
-  """
-  arguments: int
-  temporaries: int
+  """Bytes on one device, by the compiler."""
+  arguments: int  # parameters, prompts and keys
+  temporaries: int  # caches too
   results: int
   program: int
 
 
 def compile_(traced, platform="tpu"):
-  """Compiles a `jax.stages.Traced` for its devices, "tpu" or "cuda".
-
-  Raises a `UserError` if it does not fit into the memory of a device.
-  """
+  """Compiles a `jax.stages.Traced`, "tpu" or "cuda"; raises `UserError`."""
   try:
     lowered = traced.lower(lowering_platforms=(platform,))
     return lowered.compile()

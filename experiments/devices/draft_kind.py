@@ -1,7 +1,8 @@
 """The contract of what drafts: a record that is parsed once from `--draft`.
 
 A kind of drafts is a file of `experiments.devices.drafts`, with a subclass of
-`Draft`. `model_pair` and `mesh` ask the record, and never what kind it is.
+`Draft`. `model_pair` and `mesh` ask the record, and never what kind it is. What
+does not exist or fit is a `UserError`, an `OSError` or a `ValueError`.
 """
 
 import dataclasses
@@ -101,10 +102,7 @@ class Draft:
     return False
 
   def saved_weights(self, target) -> str:
-    """Returns the format of its matrices where it is saved in one of its own.
-
-    One of `quantization.WEIGHTS`, or "" for that of the target.
-    """
+    """Returns a `quantization.WEIGHTS` of its own, or "" for the target's."""
     del target
     return ""
 
@@ -112,11 +110,7 @@ class Draft:
     """Raises `UserError` for types that the draft cannot have."""
 
   def for_methods(self, spec: str, methods, target) -> "Draft":
-    """Returns what drafts for methods; nothing if none needs a draft model.
-
-    `spec` is the value of `--method`. Raises a `UserError` if they cannot draft
-    by it.
-    """
+    """Returns what drafts for methods of `--method=spec`, if they need it."""
     if not any(map(needs_draft, methods)):
       return Draft()
     if self.name:
@@ -130,17 +124,11 @@ class Draft:
         "prompt_lookup or autoregressive.")
 
   def open(self, target: Target) -> Opened:
-    """Opens the draft; no parameters are read.
-
-    Raises `UserError`, `OSError` or `ValueError` if it does not exist or fit.
-    """
+    """Opens the draft; no parameters are read."""
     return Opened(target.lm, target.params)
 
   def load(self, pair, place: Place):
-    """Returns a pair, whose target has parameters, with those of the draft.
-
-    Raises `UserError`, `OSError` or `ValueError` if they cannot be read.
-    """
+    """Returns a pair, whose target has parameters, with those of the draft."""
     del place
     return pair
 
@@ -159,20 +147,14 @@ class Draft:
     return []
 
   def folder(self, target, workdir) -> pathlib.Path:
-    """Returns the folder of a model that drafts the same, perhaps in `workdir`.
-
-    Raises a `UserError` if there is none.
-    """
+    """Returns the folder of a model that drafts alike, perhaps in `workdir`."""
     del target, workdir
     return launch.model_folder(self.name)
 
 
 class OfTarget(Draft):
-  """What drafts with the parameters of the target.
-
-  A subclass has `model(config)`, what drafts for a target with this
-  `transformer.Config`.
-  """
+  """What drafts with the parameters of the target."""
+  # A subclass has `model(config)`, which drafts for a target of this config.
 
   @property
   def of_target(self):
@@ -196,11 +178,8 @@ class OfTarget(Draft):
 
 def counted(name: str, prefix: str, digits: int, unit: str,
             example: str) -> int | None:
-  """Returns the number N of a name "<prefix>N"; None for another name.
-
-  Raises a `UserError` for a name that begins so, without an N of at most
-  `digits` digits; `unit` is what N counts and `example` a name, for messages.
-  """
+  """Returns the number N of a name "<prefix>N"; None for another name."""
+  # N has at most `digits` digits and counts `unit`s; `example` is a name.
   if not name.startswith(prefix):
     return None
   number = name.removeprefix(prefix)
@@ -216,11 +195,8 @@ def needs_draft(method) -> bool:
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
-  """Returns a model's `transformer.Config`; no parameter is read.
-
-  `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
-  Raises `UserError`, `FileNotFoundError` or `ValueError` if it is unknown.
-  """
+  """Returns a model's `transformer.Config`; no parameter is read."""
+  # `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
   found = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(found, dtype=dtype or found.dtype,
                              weights=weights,

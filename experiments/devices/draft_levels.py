@@ -5,11 +5,9 @@ from decoding_jax.speculation import tree
 
 
 def widths(drafter: dj.Drafter) -> tuple[int, ...]:
-  """Returns the nodes of each level that a draft model grows, a forward each.
-
-  Where a forward is not a level, as in a tree of a free layout, the forwards
-  share the nodes evenly. Empty if no model drafts.
-  """
+  """Returns the nodes of each level that a model grows, a forward each."""
+  # Where a forward is not a level, as in a tree of a free layout, the forwards
+  # share the nodes evenly. Empty if no model drafts.
   layout = drafter.layout
   if isinstance(layout, dj.Layout) and drafter.calls == tree.depth(layout):
     return layout.widths
@@ -18,10 +16,7 @@ def widths(drafter: dj.Drafter) -> tuple[int, ...]:
 
 
 def tokens(drafter: dj.Drafter) -> tuple[int, ...]:
-  """Returns tokens of a row in each forward of the drafter.
-
-  The deepest level needs no forward; the root's has two tokens.
-  """
+  """Returns tokens of a row in each forward; the root's has two."""
   return (2, *widths(drafter)[:-1]) if widths(drafter) else ()
 
 

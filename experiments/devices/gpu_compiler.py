@@ -61,11 +61,8 @@ def kind(name) -> Gpu | None:
 
 
 def devices(name):
-  """Returns GPUs to compile for, such as "h100:8" or "h100:1x8": one machine.
-
-  JAX must not have been used before; from then on it uses the CPU. Raises a
-  `UserError` if there is no compiler for them.
-  """
+  """Returns GPUs of one machine, such as "h100:8" or "h100:1x8"."""
+  # JAX must not have been used before; from then on it uses the CPU.
   if not any(map(importlib.util.find_spec,
                  ("jax_cuda13_plugin", "jax_cuda12_plugin"))):
     raise launch.UserError(

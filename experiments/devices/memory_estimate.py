@@ -3,13 +3,10 @@
 Weights, caches and ancestor masks are counted exactly, from shapes.
 Temporaries are estimated by the largest array that a forward computes: three
 times its size in a prefill, where that array holds attention scores; five
-times with native CPU kernels, which keep no scores, so that it holds queries
-or features; twice in a step, beside its logits. In a few cases, XLA's CPU
-programs of tree methods needed 0.7 to 1.0 times the estimate, and those for
-TPUs 0.4 to 2.6 times the estimate without weights: they pad widths to multiples
-of 128, and change the layout of weights. `estimate` compiles instead.
-Searches were not compared; keys and values of beams, and of samples of whole
-texts, are not counted.
+times with native CPU kernels, which keep no scores; twice in a step, beside its
+logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times the estimate,
+those for TPUs 0.4 to 2.6 times. `experiments.estimate` compiles instead. Keys
+and values of beams, and of samples of whole texts, are not counted.
 """
 
 import math
@@ -79,17 +76,10 @@ def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
 
 def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
              shared=0) -> Need:
-  """Estimates the bytes that a run needs on each device.
-
-  Args:
-    pair: a `ModelPair`, whose parameters may be shapes.
-    kinds: the pairs or decoders that will decode, one after the other.
-    batch: rows decoded together.
-    width: P, tokens of the longest prompt.
-    max_new_tokens: the budget.
-    ways: how a mesh divides arrays.
-    shared: tokens that all prompts begin with, and caches keep once.
-  """
+  """Estimates the bytes that a run needs on each device."""
+  # The parameters of the pair may be shapes. `kinds` are pairs or decoders, one
+  # after the other; `width` is the P tokens of the longest prompt, `shared` are
+  # those that all prompts begin with.
   decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
   slots = most_slots(kinds, width, max_new_tokens, shared)
   models = [(pair.target, pair.target_params)]
@@ -199,10 +189,8 @@ def _bytes(arrays):
 
 
 def _largest(lm, params, batch, tokens, slots, logits, times):
-  """Returns `times` the bytes of the largest array that a forward computes.
-
-  Without `logits` only the block is asked for.
-  """
+  """Returns `times` the bytes of the largest array of a forward."""
+  # Without `logits` only the block is asked for.
   def forward(params, fresh, cache, block, mask):
     found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
     return found if logits else found[1]

@@ -69,12 +69,9 @@ class _Run(NamedTuple):
 
 
 def join(target, batch):
-  """Connects to the other processes; call it before JAX is used.
-
-  Without others, a CPU gets as many devices as the flags ask for. `batch` is
-  the most rows decoded together. Raises a `UserError` for flags that contradict
-  each other, a mesh that is none, or an unknown model.
-  """
+  """Connects to the other processes; call it before JAX is used."""
+  # Without others, a CPU gets as many devices as the flags ask for. `batch` is
+  # the most rows decoded together.
   connect(lambda: checkpoints.architecture(launch.model_folder(target)), batch)
 
 
@@ -109,22 +106,11 @@ def draft_mesh():
 
 
 def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
-  """Reads the parameters of a pair onto the devices that the flags ask for.
-
-  Args:
-    pair: of `model_pair.open_pair`.
-    kinds: pairs or decoders that will decode.
-    batch: rows decoded together, at most.
-    most: rows that have a cache at a time, at most.
-    width: P, tokens of the longest prompt.
-    max_new_tokens: the budget.
-    decoded: the pair as it will decode, with logits processors, whose states
-      need memory; None for `pair`.
-
-  Raises:
-    UserError: for a mesh that model, batch or devices do not allow; if a device
-      has too little memory; if there are no parameters.
-  """
+  """Reads the parameters of a pair onto the devices of the flags."""
+  # `kinds` are pairs or decoders that will decode, `batch` the rows decoded
+  # together, `most` those that have a cache at a time, `width` the P tokens of
+  # the longest prompt; `decoded` has the logits processors, whose states need
+  # memory.
   sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
   if value() is None:
     memory_estimate.check(decoded, *sizes_, _FORCE.value)
@@ -160,20 +146,13 @@ def _check_roles(pair, kinds):
 
 
 def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
-  """Returns the number of the first of `ways` that fits, else of the last.
-
-  `ways` are those of `partition`; the other arguments are as of `load`.
-  """
+  """Returns the number of the first of `ways` that fits, else of the last."""
   return next((i for i, x in enumerate(ways) if memory_estimate.fits(
       pair, kinds, most, width, max_new_tokens, x)), len(ways) - 1)
 
 
 def partition(pair, shape, drafts=mesh_shapes.AUTO):
-  """Returns how a mesh of (data, model) devices divides arrays, as `Ways`.
-
-  Raises a `ValueError` for a draft model that `drafts` (`--draft_mesh`) cannot
-  split.
-  """
+  """Returns how a mesh of (data, model) devices divides arrays, as `Ways`."""
   data, model = shape
   draft = None if pair.drafts.of_target else (
       pair.drafts.architecture(pair.source))
@@ -184,11 +163,8 @@ def partition(pair, shape, drafts=mesh_shapes.AUTO):
 
 
 def from_flags(config, batch, count):
-  """Returns the "data" and "model" sizes that `--mesh` asks for, or (1, 1).
-
-  No device is used: `count` says how many there are. Raises a `UserError` for a
-  mesh that model, batch or devices do not allow.
-  """
+  """Returns the "data" and "model" sizes of `--mesh`, or (1, 1)."""
+  # No device is used: `count` says how many there are.
   with launch.user_errors(ValueError):
     asked = "data:1" if _MESH.value is None else _MESH.value
     return mesh_shapes.sizes(asked, config, batch, count)[0]
@@ -210,13 +186,9 @@ def _read(folder, config, shardings):
 
 
 def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
-  """Reads the parameters of a pair onto a mesh.
-
-  A head on the target's features is replicated, with what it keeps. `read` is
-  `(folder, config, shardings) -> parameters`, or `stand_ins`, which reads none;
-  `drafts` is `--draft_mesh`. Raises a `UserError` if the draft cannot be split
-  so, or there are no parameters.
-  """
+  """Reads the parameters of a pair onto a mesh; `drafts`: `--draft_mesh`."""
+  # A head on the target's features is replicated, with what it keeps. `read` is
+  # `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
   groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
   place, source = _place_of(groups[0], read), pair.source
   own = source.target, source.dtypes[0], source.weights[0]
@@ -234,11 +206,8 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
 
 
 def _place_of(mesh, read, size_of=mesh_shapes.split_size):
-  """Returns a mesh as a `draft_kind.Place`.
-
-  `size_of` is `(config, size of "model") -> devices that layers are split
-  over`.
-  """
+  """Returns a mesh as a `draft_kind.Place`."""
+  # `size_of` is `(config, size of "model") -> devices that split layers`.
   def size(config):
     return size_of(config, mesh.shape[sharding.MODEL])
 
@@ -269,10 +238,8 @@ def on_all(mesh, tree):
 
 
 def with_processors(pair, processors):
-  """Applies (processor, parameters) pairs to target and draft.
-
-  A head has no state of its tokens: what it drafts may be refused.
-  """
+  """Applies (processor, parameters) pairs to target and draft."""
+  # A head has no state of its tokens: what it drafts may be refused.
   for processor, params in processors:
     params = on_all(pair.mesh, params)
     target, target_params = dj.processors.apply(
@@ -288,16 +255,12 @@ def with_processors(pair, processors):
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
              rows=None, prefill_chunk=None, draft_sampling=None):
-  """Calls `dj.generate` with a `ModelPair`, on one device or a mesh.
-
-  On a mesh it is one program, in which each index of "data" has its own loop,
-  which ends with its own rows; `steps` are those of the longest. Every process
-  gets the whole result, on the host. What prompts `[B, P]` begin with in common
-  is kept once, as far as `pair.share` allows; on a mesh by each index of
-  "data". `keys` are `[B]`, `lengths` `[B]`; `reward_params` of `on_all`.
-
-  Raises a `UserError` for a token that the target does not have.
-  """
+  """Calls `dj.generate` with a `ModelPair`, on one device or a mesh."""
+  # On a mesh it is one program, in which each index of "data" has its own loop,
+  # which ends with its own rows; `steps` are those of the longest. Every
+  # process gets the whole result, on the host. What prompts `[B, P]` begin with
+  # in common is kept once, as far as `pair.share` allows; on a mesh by each
+  # index of "data".
   model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
   shared = shared_prefix.of_batch(pair, prompts, lengths, rows)
@@ -338,13 +301,10 @@ def _decode(run, sampling, batch, params):
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
           device_bytes=None, shared=0):
-  """Traces the program of `generate` for a mesh of devices that may be absent.
-
-  The parameters of `pair` are `stand_ins`. `device_bytes` is the memory of each
-  device, None if unknown; that of this machine does not matter. `shared` tokens
-  of the prompts are common. Raises a `UserError` if the largest arrays do not
-  fit into such devices.
-  """
+  """Traces the program of `generate` for devices that may be absent."""
+  # The parameters of `pair` are `stand_ins`. `device_bytes` is the memory of
+  # each device, None if unknown; that of this machine does not matter. `shared`
+  # tokens of the prompts are common.
   pair = model_pair.for_method(pair, method)
 
   def shape(spec, axes, dtype):

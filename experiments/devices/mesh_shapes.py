@@ -28,12 +28,9 @@ _ROLES = f"{roles.ROLE}:2"
 
 
 def sizes(value, config, batch, count, groups=1):
-  """Returns "data" and "model" sizes that a description allows, the best first.
-
-  "auto" takes as many devices as can be used, and as many of them for rows as
-  memory allows. `groups` is 2 with roles, which take as many meshes. Raises a
-  `ValueError` that names the flag, and what is allowed.
-  """
+  """Returns allowed "data" and "model" sizes, the best first."""
+  # "auto" takes as many devices as can be used, and as many of them for rows as
+  # memory allows. `groups` is 2 with roles, which take as many meshes.
   if value == AUTO:
     return _auto(config, batch, count // groups)
   return [_parsed(value, config, batch, count, groups)]
@@ -51,10 +48,7 @@ def axes(value):
 
 
 def without_roles(value):
-  """Returns whether a description has the axis "role", and the rest of it.
-
-  Raises a `ValueError` for another number of roles than two.
-  """
+  """Returns whether a description has the axis "role", and the rest of it."""
   parts = value.split(",")
   found = [part for part in parts if part.startswith(roles.ROLE)]
   if found not in ([], [_ROLES]):
@@ -102,11 +96,9 @@ def _auto(config, batch, count):
 
 
 def draft_size(value, config, size):
-  """Returns how many of `size` devices split the layers of a draft; 1: none do.
-
-  "auto" splits layers that are read for longer than their sums are waited for,
-  and can be split. Raises a `ValueError` if "split" cannot.
-  """
+  """Returns how many of `size` devices split layers of a draft; 1: none."""
+  # "auto" splits layers that are read for longer than their sums are waited
+  # for, and can be split. Raises a `ValueError` if "split" cannot.
   if value == REPLICATED or (value == AUTO and not _gains(config, size)):
     return 1
   try:
@@ -122,7 +114,6 @@ def split_size(config, size):
 
 
 def _gains(config, size):
-  """Returns whether layers of a draft model should be split."""
   if split_size(config, size) == 1:
     return False
   shapes = transformer.abstract_params(config)["layers"]
@@ -133,12 +124,10 @@ def _gains(config, size):
 
 
 def host_devices(value, config, batch, cores):
-  """Returns how many devices a CPU should have: no more than `cores`.
-
-  With "auto" as many as divide the rows, if a layer is too small for one
-  product to use several cores; else 1, since each device would read all weights
-  and gain nothing.
-  """
+  """Returns how many devices a CPU should have: no more than `cores`."""
+  # With "auto" as many as divide the rows, if a layer is too small for one
+  # product to use several cores; else 1, since each device would read all
+  # weights and gain nothing.
   if value != AUTO:
     return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
   if config.dim * config.hidden_dim >= _LARGE:
@@ -167,12 +156,10 @@ def has_roles(mesh) -> bool:
 
 
 def arranged(devices, shape):
-  """Arranges devices in a mesh, those of one index of "data" near each other.
-
-  Allows what `jax.make_mesh` refuses: slices connected by a slower network,
-  such as the machines of a GPU cluster, and parts of the axes of a TPU slice
-  other than v5e. Rows exchange nothing, so they may be anywhere.
-  """
+  """Arranges devices; those of one index of "data" are near each other."""
+  # Allows what `jax.make_mesh` refuses: slices connected by a slower network,
+  # such as the machines of a GPU cluster, and parts of the axes of a TPU slice
+  # other than v5e. Rows exchange nothing, so they may be anywhere.
   place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
   devices = sorted(devices, key=place)
   parts = [list(part) for _, part in

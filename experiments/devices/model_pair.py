@@ -51,11 +51,8 @@ class ModelPair(NamedTuple):
 
 
 def for_method(pair, method):
-  """Returns the pair, without a draft model that a `dj.Method` does not need.
-
-  `draft_params` of such a method are no model's, but what its drafter begins
-  with, if there is a start table of it.
-  """
+  """Returns the pair, without a draft model that a method does not need."""
+  # Then `draft_params` are what its drafter begins with, see `start_tables`.
   if draft_kind.needs_draft(method):
     return pair
   return pair._replace(draft=None,
@@ -87,26 +84,12 @@ def device_text(mesh) -> str:
 
 def open_pair(target, draft, dtype="", draft_dtype="",
               weights=quantization.DTYPE, draft_weights=""):
-  """Opens a target and what drafts for it; parameters are shapes.
-
-  A draft model with another tokenizer drafts the tokens that both have, see
-  `models.text.vocab_mapping`; a warning says how many. The distribution that is
-  preserved is the target's in the type and format of matrices given here.
-
-  Args:
-    target: folder of `models.checkpoints` or Hugging Face, or the name of a
-      shipped model.
-    draft: what drafts, a name as in `drafts.parse`; "" for nothing.
-    dtype: of parameters and activations of both; "" as saved.
-    draft_dtype: of the draft; "" for `dtype`.
-    weights: format of matrices of both, one of `quantization.WEIGHTS`.
-    draft_weights: of the draft; "" for 8 bits where a head is saved in them,
-      else `weights`.
-
-  Raises:
-    UserError: if there is no such model or type, the target has not so many
-      layers, or the tokenizers have no token in common.
-  """
+  """Opens a target and what drafts for it; parameters are shapes."""
+  # `draft` is a name as in `drafts.parse`. `dtype`, `draft_dtype`: "" as saved;
+  # `draft_dtype` "" is that of the target. `draft_weights` "": 8 bits where a
+  # head is saved in them, else `weights`. The distribution that is preserved is
+  # the target's in this type and format. A draft model with another tokenizer
+  # drafts the tokens that both have; a warning says how many.
   for field, value, allowed in (
       ("dtype", dtype, ("", *transformer.DTYPES)),
       ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
@@ -145,7 +128,6 @@ def open_pair(target, draft, dtype="", draft_dtype="",
 
 
 def _check_devices():
-  """Raises `UserError` if JAX lacks the platform that it was told to use."""
   try:
     jax.devices()
   except (AssertionError, RuntimeError) as e:
@@ -171,10 +153,7 @@ def with_params(pair):
 
 
 def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
-  """Raises `UserError` if `dj.generate` would refuse the arguments.
-
-  `prompt_length` is that of the longest prompt.
-  """
+  """Raises `UserError` if `dj.generate` would refuse the arguments."""
   start_tables.check(pair.start, method, pair.target)
   pair = for_method(pair, method)
   if not isinstance(sampling.temperature, numbers.Real):

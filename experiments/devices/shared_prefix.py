@@ -12,10 +12,7 @@ _PART = 8
 
 
 def length(prompts, lengths) -> int:
-  """Returns how many first tokens prompts `[B, P]` share, rounded down.
-
-  Less than each of `lengths`; 0 for fewer than 32, or for a single prompt.
-  """
+  """Returns how many first tokens `[B, P]` share, < `lengths`; 0 if few."""
   prompts, most = np.asarray(prompts), int(np.min(lengths)) - 1
   if len(prompts) < 2:
     return 0
@@ -32,11 +29,7 @@ def of_texts(prompts) -> int:
 
 
 def of_batch(pair, prompts, lengths, rows=None) -> int:
-  """Returns how many tokens of a batch the caches of a pair are to keep once.
-
-  0 where the target cannot, or a device has no two of the `rows` that are
-  decoded together.
-  """
+  """Returns how many tokens of a batch caches keep once; 0 if they cannot."""
   together = min(rows or len(prompts), len(prompts))
   if not pair.share or not pair.target.reads_shared or getattr(
       pair.draft, "target_view", None) or (

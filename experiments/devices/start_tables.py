@@ -45,11 +45,9 @@ def is_file(draft) -> bool:
 
 def make(kind: str, texts, vocab_size: int, branching: int = 8,
          buckets: int = 16384) -> StartTable:
-  """Makes a start table of one of `KINDS` of texts, each `[T]` int32.
-
-  `branching` (the most frequent successors that are kept) and `buckets` (of
-  aded) are those of the method.
-  """
+  """Makes a start table of one of `KINDS` of texts, each `[T]` int32."""
+  # `branching` (successors that are kept) and `buckets` (of aded) are those of
+  # the method.
   if kind == "suffix":
     parts = [np.append(text, NONE) for text in texts]
     return StartTable(kind, np.concatenate(parts)[:-1].astype(np.int32))
@@ -73,10 +71,7 @@ def save(path, table: StartTable, tokenizer):
 
 
 def load(path: str, tokenizer) -> StartTable:
-  """Reads a start table; raises an `OSError` if there is no such file.
-
-  Raises a `ValueError` for another file, or another tokenizer's table.
-  """
+  """Reads a start table; raises `OSError`, or `ValueError` if it is none."""
   try:
     # Not by its name: numpy takes any file that is no archive for a pickle.
     with zipfile.ZipFile(path), np.load(path) as found:
@@ -100,7 +95,6 @@ def load(path: str, tokenizer) -> StartTable:
 
 
 def _check_arrays(kind, arrays, vocab_size):
-  """Raises a ValueError for arrays that `make` does not make."""
   needed = [f"{axes}-D {np.dtype(dtype)}" for axes, dtype in _ARRAYS[kind]]
   found = [f"{x.ndim}-D {x.dtype}" for x in arrays]
   if found != needed:
@@ -164,11 +158,9 @@ def _digest(tokenizer):
 
 
 def _most_frequent(found, size, count):
-  """Returns the `count` tokens that follow each key most often, and how often.
-
-  `found` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
-  count]` int32, `NONE` where there are fewer, and float32.
-  """
+  """Returns the `count` most frequent tokens after each key, and counts."""
+  # `found` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
+  # count]` int32, `NONE` where there are fewer, and float32.
   keys, tokens = (np.concatenate(x).astype(np.int64) for x in zip(*found))
   base = tokens.max(initial=0) + 1
   pairs, counts = np.unique(keys * base + tokens, return_counts=True)

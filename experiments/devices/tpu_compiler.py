@@ -49,11 +49,8 @@ _TURNS = re.compile(r", (\d+) /\* loop exit test")
 
 
 def devices(name):
-  """Returns the devices of a topology such as "v5e:4x4" or "v5p:2x2x1".
-
-  JAX must not have been used before; from then on it uses the CPU. Raises a
-  `UserError` if there is no such topology, or no compiler for it.
-  """
+  """Returns the devices of a topology such as "v5e:4x4" or "v5p:2x2x1"."""
+  # JAX must not have been used before; from then on it uses the CPU.
   if importlib.util.find_spec("libtpu") is None:
     raise launch.UserError(
         f"--devices={name}: the compiler of TPUs is not installed; it comes "
@@ -84,12 +81,10 @@ def capacity(device) -> int | None:
 
 
 def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
-  """Counts the cycles of a forward of B x T tokens that are scheduled.
-
-  Programs of one and of two layers are compiled, and extrapolated to all. Not
-  measured; layers are not split, and there are no experts. Of the `slots` of
-  the cache all rows share `shared`.
-  """
+  """Counts the scheduled cycles of a forward of B x T tokens."""
+  # Programs of one and of two layers are compiled, and extrapolated to all. Not
+  # measured; layers are not split, and there are no experts. Of the `slots` of
+  # the cache all rows share `shared`.
   one, two = (
       cycles(_forward(config, layers, device, batch, tokens, slots, shared),
              device) for layers in (1, 2))
@@ -97,10 +92,7 @@ def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
 
 
 def cycles(compiled, device=None) -> int:
-  """Counts the scheduled cycles of a program without loops.
-
-  `device` may be None for a program without kernels of Pallas.
-  """
+  """Counts scheduled cycles, without loops; `device` is for Pallas alone."""
   entry = _ENTRY.search(compiled.as_text())[0]
   return sum(map(int, _CYCLES.findall(entry))) + sum(
       _of_kernel(_SHAPE.findall(arguments), int(size), device)

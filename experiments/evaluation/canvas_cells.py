@@ -17,11 +17,7 @@ from models.text import tokenizers
 
 
 def read(spec: str) -> dj.canvas.Method:
-  """Makes a method of a string such as "static(4)".
-
-  Raises:
-    UserError: naming the string and what is allowed.
-  """
+  """Makes a method of a string such as "static(4)"."""
   names = dj.canvas.methods.names()
   try:
     call = ast.parse(spec.strip(), mode="eval").body
@@ -131,7 +127,6 @@ def figures(record, baseline, seed) -> dict[str, list]:
   return {
       "accuracy": pair(right, np.ones(rows)),
       "forwards_per_token": pair(forwards, emitted),
-      "tokens_per_forward": pair(emitted, forwards),
       "tokens_per_second": pair(per_batch, seconds),
       "baseline_rate": [base.sum() / references.sum()],
       "speed_up": pair(ratio, np.ones(len(ratio)))}

@@ -21,24 +21,16 @@ from experiments.app import text_tables
 _PLAIN = ((0, 0), None)
 _DRAWN = {
     "random models": _PLAIN, "tokens of probability zero": ((2, 1), None),
-    "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))
-}
+    "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))}
 GREEDY = "temperature 0"
 CONTROL = "control"
 
 
 class Finding(NamedTuple):
-  """A line of the table.
-
-  Attributes:
-    name: of the method.
-    case: a key of `_DRAWN`, `GREEDY` or `CONTROL`.
-    report: a `dj.testing.Report`; None if texts are compared one by one.
-    right: whether the test passed.
-  """
-  name: str
-  case: str
-  report: dj.testing.Report | None
+  """A line of the table."""
+  name: str  # Of the method.
+  case: str  # A key of `_DRAWN`, `GREEDY` or `CONTROL`.
+  report: dj.testing.Report | None  # None if texts are compared one by one.
   right: bool
 
 
@@ -49,21 +41,7 @@ def of_methods(methods):
 
 
 def find(method, case, vocab_size, rows, length) -> Finding:
-  """Tests a method in one case.
-
-  Args:
-    method: a `dj.Method`.
-    case: of `of_methods`.
-    vocab_size: V of the models.
-    rows: texts of the test.
-    length: tokens of each text.
-
-  Returns:
-    A `Finding`.
-
-  Raises:
-    ValueError: if the method cannot run.
-  """
+  """Tests a method on `rows` texts; one that cannot run is a ValueError."""
   if case == GREEDY:
     return Finding(method.name, case, None,
                    _is_greedy(method, vocab_size, length))
@@ -88,12 +66,11 @@ def table(findings) -> str:
 
 def _cases(method):
   """Returns the cases to test a method in, fewer if no model drafts."""
-  cases = []
-  if method.sampled:
-    drafts = tree_decoder.decoder_of(method, greedy=False).needs_draft
-    cases += [case for case, (_, draft_sampling) in _DRAWN.items()
-              if drafts or not draft_sampling]
-  return cases + ([GREEDY] if method.greedy else [])
+  drafts = method.sampled and tree_decoder.decoder_of(
+      method, greedy=False).needs_draft
+  return [case for case, (_, draft_sampling) in _DRAWN.items()
+          if method.sampled and (drafts or not draft_sampling)] + (
+              [GREEDY] if method.greedy else [])
 
 
 def _control():
@@ -106,11 +83,9 @@ def _control():
 def _is_greedy(method, vocab_size, length):
   """Returns whether each token is the target's most probable one."""
   target, draft = exactness.random_tables(vocab_size)
-  counts, _ = exactness.frequencies(
-      method, target, draft, 1, length,
-      sampling=dj.Sampling(temperature=0))
-  token, text = 0, []
+  counts, _ = exactness.frequencies(method, target, draft, 1, length,
+                                    sampling=dj.Sampling(temperature=0))
+  text = [0]
   for _ in range(length):
-    token = int(np.argmax(target[token]))
-    text.append(token)
-  return bool(counts[tuple(text)] == 1)
+    text.append(int(np.argmax(target[text[-1]])))
+  return bool(counts[tuple(text[1:])] == 1)

@@ -38,9 +38,6 @@ _COLUMNS = {"block_efficiency": "block_efficiency",
             "token_rate": "tokens_per_second",
             "plain_rate": "plain_tokens_per_second",
             "token_rate_ratio": "speed_up", "mbsu": "mbsu"}
-# Methods of a category are drawn side by side, so that no interval hides
-# another, on this share of the room between categories.
-_SPREAD = 0.5
 
 
 def best(cells, points) -> list[dict]:
@@ -50,7 +47,7 @@ def best(cells, points) -> list[dict]:
   prompts, with `experiment` and `point`.
   """
   trees = {}
-  for (temperature,), some in grouped(_overall(cells), "temperature").items():
+  for (temperature,), some in _overall(cells):
     by_cell = {(r["method"], r["metric"]): r for r in some}
     for (experiment, point), names in points.items():
       for metric, name in itertools.product(_BEST, names):
@@ -63,17 +60,17 @@ def best(cells, points) -> list[dict]:
 
 
 def _overall(cells):
-  return select(cells, category=tree_figures.ALL)
+  return grouped(select(cells, category=tree_figures.ALL),
+                 "temperature").items()
 
 
-def _of_all(cells, title, columns):
+def _of_all(cells, title, columns, rows):
   """Returns a table for each temperature: figures of all methods."""
   measured = {r["metric"] for r in cells}
   titles = {x: column for x, column in columns.items() if x in measured}
   return [(f"{title}, temperature {temperature:g}",
-           pivot(some, _ROWS, titles=titles, specs=_SPECS))
-          for (temperature,), some in grouped(_overall(cells),
-                                              "temperature").items()]
+           pivot(some, rows, titles=titles, specs=_SPECS))
+          for (temperature,), some in _overall(cells)]
 
 
 def by_category(cells, metrics=tuple(RESULTS)) -> list:
@@ -115,13 +112,11 @@ def best_by_point(trees, metrics=tuple(_BEST), names=False) -> list:
 
 def terminal(cells, trees, note="", with_rates=True) -> str:
   """Formats what the terminal has room for; `note` is about the prompts."""
-  rates = [(f"Rates, temperature {temperature:g}", pivot(
-      select(some, category=tree_figures.ALL), {"name": "method"},
-      titles={x: RESULTS[x] for x in (
-          "token_rate", "plain_rate", "token_rate_ratio")}, specs=_SPECS))
-           for (temperature,), some in grouped(cells, "temperature").items()]
+  rates = {x: RESULTS[x] for x in (
+      "token_rate", "plain_rate", "token_rate_ratio")}
   return text_tables.render([
-      note, *(rates if with_rates else ()),
+      note, *(_of_all(cells, "Rates", rates, {"name": "method"})
+              if with_rates else ()),
       *by_category(cells, ("block_efficiency", "token_rate_ratio")),
       _furthest(cells), *best_by_point(trees, ("block_efficiency", "mbsu"))],
                             text_tables.terminal)
@@ -143,11 +138,11 @@ def _furthest(cells):
 def write(folder, cells, trees, note, settings) -> None:
   """Writes `FILES` of cells and trees to a folder, see `terminal`."""
   about = provenance.markdown(settings)
-  tables = [*_of_all(cells, "Results", RESULTS), *by_category(cells)]
+  tables = [*_of_all(cells, "Results", RESULTS, _ROWS), *by_category(cells)]
   text_tables.write(folder / "summary.md", [
       "# Draft trees", about, _NOTE, note, *tables,
       *best_by_point(trees, names=True),
-      *_of_all(cells, "All trees", _CHECKS)])
+      *_of_all(cells, "All trees", _CHECKS, _ROWS)])
   comment = "".join(f"% {line}\n" for line in about.splitlines())
   text_tables.write(folder / "summary.tex", [
       f"{comment}% \\usepackage{{booktabs}}", *tables], text_tables.latex)
@@ -160,13 +155,6 @@ def write(folder, cells, trees, note, settings) -> None:
     figures.write(folder, metric, {
         at: panel(f"T = {at[1]:g}", some) for at, some in panels.items()},
                   title, baseline=1)
-  timed = [r for r in select(cells, metric="token_rate_ratio")
-           if r["method"] != tree_figures.PLAIN]
-  if any(r["category"] != tree_figures.ALL for r in timed):
-    figures.write(folder, "speed_up_by_category", {
-        (0, t): panel_of_categories(f"T = {t:g}", some)
-        for (t,), some in grouped(timed, "temperature").items()},
-                  "speed-up", baseline=1, linestyle="none")
 
 
 def write_drafters(folder, trees, settings) -> str:
@@ -208,23 +196,6 @@ def panel(title, trees) -> figures.Panel:
       {x: sorted(sizes.items()) for x, sizes in series.items()}, title,
       _POINTS[trees[0]["experiment"]], sorted({r["point"] for r in trees}),
       within)
-
-
-def panel_of_categories(title, cells) -> figures.Panel:
-  """Returns the panel of a figure by category, of each label's fastest sizes.
-  """
-  at = {x: i for i, x in enumerate(dict.fromkeys(
-      r["category"] for r in cells))}
-  fastest = {}
-  for r in _overall(cells):
-    fastest[r["label"]] = max(fastest.get(r["label"], r), r,
-                              key=lambda r: r["value"])
-  series = {}
-  for i, (label, cell) in enumerate(fastest.items()):
-    shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
-    series[label] = [(at[r["category"]] + shift, text_tables.figure(r))
-                     for r in select(cells, method=cell["method"])]
-  return figures.Panel(series, title, ticks={i: x for x, i in at.items()})
 
 
 _NOTE = """\

@@ -57,30 +57,17 @@ _PATIENCE = 2.0
 _SHOWN = 80
 
 
-def apply(pair: model_pair.ModelPair, prompt_length: int,
-          budget: int) -> model_pair.ModelPair:
-  """Applies the processors that flags ask for to both models.
-
-  `prompt_length` is of the longest prompt, `budget` the most new tokens.
-  """
-  return _applied(pair, prompt_length, budget, _grammar)
-
-
-def with_penalties(pair, prompt_length, budget) -> model_pair.ModelPair:
-  """Applies all processors but that of a grammar, to estimate memory by."""
-  return _applied(pair, prompt_length, budget, lambda pair: None)
-
-
-def _applied(pair, prompt_length, budget, make_grammar):
+def apply(pair: model_pair.ModelPair, prompt_length: int, budget: int,
+          grammars: bool = True) -> model_pair.ModelPair:
+  """Applies the processors that flags ask for, those of `grammars` or not."""
   with launch.user_errors(ValueError, ImportError, OSError):
-    grammar = make_grammar(pair)
+    grammar = grammars and _grammar(pair)
     processors = [
         *_penalties(pair, budget), *_thinking(pair),
         *([grammar] if grammar else []),
-        # The last one: where it forbids all that a grammar allows, it is
+        # The last ones: where they forbid all that a grammar allows, they are
         # ignored.
-        *_no_repeat(pair, prompt_length, budget),
-        *_momentum(pair, prompt_length, budget)]
+        *_against_repetition(pair, prompt_length + budget)]
   return mesh_lib.with_processors(pair, processors)
 
 
@@ -109,23 +96,17 @@ def _penalties(pair, budget):
                                            size, budget), ()
 
 
-def _no_repeat(pair, prompt_length, budget):
-  """Yields the processor against repeated n-grams, if a flag asks for it."""
-  size = _NO_REPEAT.value
-  if size:
-    window = max(prompt_length + budget, size)
+def _against_repetition(pair, length):
+  """Yields processors against repeated n-grams and of momentum decoding."""
+  if _NO_REPEAT.value:
+    window = max(length, _NO_REPEAT.value)
     with _named(_NO_REPEAT, f"window={window}"):
-      yield dj.processors.no_repeat_ngram(size, pair.target.vocab_size,
-                                          window), ()
-
-
-def _momentum(pair, prompt_length, budget):
-  """Yields the processor of momentum decoding, if a flag asks for it."""
+      yield dj.processors.no_repeat_ngram(
+          _NO_REPEAT.value, pair.target.vocab_size, window), ()
   if _MOMENTUM.value:
     with _named(_MOMENTUM):
-      yield dj.processors.momentum(
-          pair.target.vocab_size, prompt_length + budget,
-          resistance=_MOMENTUM.value), ()
+      yield dj.processors.momentum(pair.target.vocab_size, length,
+                                   resistance=_MOMENTUM.value), ()
 
 
 def _thinking(pair):

@@ -15,7 +15,6 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import model_pair
 from experiments.timing import stopwatch
-from models.text import batching
 
 STREAM = flags.DEFINE_bool(
     "stream", False, "Print the text while it is generated; for methods that "
@@ -84,6 +83,7 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
   if pair.mesh is not None:
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
+  from models.text import batching  # If asked for.
   model_pair.check_prompts(pair, prompts, lengths)
   times, counts = [time.perf_counter()], []
   note("Compiling, or loading programs that were compiled before ...")
@@ -149,10 +149,7 @@ def show_trees(pair, keys, prompts, lengths, **arguments):
 
 
 def more_texts(generate, out, lengths, decode) -> list[str]:
-  """Returns the lines that `--texts` adds to a completion.
-
-  `generate` is `(count) -> dj.Generation` of `count` more rows of the prompt.
-  """
+  """Returns the lines of `--texts`; `generate(count)` decodes more rows."""
   if TEXTS.value == 1:
     return []
   texts = [decode(tokens) for tokens in _tokens(generate, out, lengths)]

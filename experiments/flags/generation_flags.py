@@ -62,11 +62,7 @@ def remarks() -> list[str]:
 
 
 def recommended(target, sampling, penalties):
-  """Returns a line of other settings that a target's authors recommend.
-
-  `sampling` and `penalties` are dicts from names of `generation_config.json` to
-  values in use; greedy decoding reads penalties alone.
-  """
+  """Returns a line of recommended settings that differ from those in use."""
   folder = launch.model_folder(target)
   setting = functools.partial(tokenizer_files.setting, folder, _FILE)
   with launch.user_errors(ValueError):
@@ -83,10 +79,7 @@ def recommended(target, sampling, penalties):
 def methods(batch, draft=None, reward=False) -> list[dj.Method]:
   """Returns the methods that may decode: the one of the flags, or of `auto`.
 
-  Args:
-    batch: rows decoded together.
-    draft: the drafter, once it is open.
-    reward: whether there is a reward.
+  `draft` is the drafter, once it is open; `reward`, whether there is one.
   """
   if METHOD.value == AUTO:
     return _auto_method().methods(draft or model_flags.has_drafter(), batch)
@@ -131,13 +124,10 @@ def open_pair(methods) -> model_pair.ModelPair:
 
 
 def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
-  """Reads the parameters of the pair, if there is memory for the run.
-
-  `batch` rows are decoded together, `max_rows` have a cache at a time, and the
-  longest prompt has `prompt_length` tokens.
+  """Reads the parameters, if there is memory; `max_rows` have a cache at once.
   """
   pair = mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
                    max_rows, prompt_length, MAX_NEW_TOKENS.value,
-                   constraint_flags.with_penalties(pair, prompt_length,
-                                                   MAX_NEW_TOKENS.value))
+                   constraint_flags.apply(pair, prompt_length,
+                                          MAX_NEW_TOKENS.value, False))
   return guides.apply(pair, _GUIDE.value)

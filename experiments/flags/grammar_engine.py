@@ -87,8 +87,7 @@ def of_grammar(text, pieces, eos_id):
   if name == AUTO:
     known = gbnf and importlib.util.find_spec(XGRAMMAR) is not None
     name = XGRAMMAR if known else LLGUIDANCE
-  engine = _engine(name)
-  make = engine.gbnf if gbnf else engine.lark
+  make = getattr(_engine(name), "gbnf" if gbnf else "lark")
   return _host(make(text, pieces, eos_id), name)
 
 
@@ -101,8 +100,7 @@ def of_choices(text, pieces, eos_id, tokenizer):
 
 
 def _engine(name):
-  return (dj.processors.xgrammar_engine if name == XGRAMMAR else
-          dj.processors.llguidance_engine)
+  return getattr(dj.processors, f"{name}_engine")
 
 
 def _automaton(make, what, pieces, eos_id, **options):
@@ -143,10 +141,7 @@ def report(params) -> str:
 
 
 def ends(pair, texts) -> tuple[np.ndarray, np.ndarray]:
-  """Returns which texts `[N, T]` may and must end, two arrays `[N]` bool.
-
-  By the grammar or stop strings of a pair; both are False without one.
-  """
+  """Returns which texts `[N, T]` may and must end by a grammar, `[N]` bool."""
   for processor, *kinds in (
       (dj.processors.automaton(), dj.processors.Automaton,
        dj.processors.SparseAutomaton),

@@ -107,8 +107,5 @@ def _encoded(encode_, record, field):
 
 
 def _is_chat(value):
-  """Returns whether a value is a list of messages.
-
-  A list of texts is one text of several lines, see `records.field`.
-  """
+  # A list of texts is one text of several lines, see `records.field`.
   return isinstance(value, list) and all(isinstance(x, dict) for x in value)

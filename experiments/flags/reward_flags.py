@@ -66,13 +66,13 @@ def line(out: dj.Generation) -> list[str]:
 
 def _model(task_rewards, name, pair, prompt_length, budget):
   """Returns the reward of a model; of another tokenizer it is on the host."""
-  folder = launch.model_folder(name)
+  own = {}
   try:
-    tokenizers.check_same(tokenizers.load(folder), pair.tokenizer)
+    tokenizers.check_same(tokenizers.load(launch.model_folder(name)),
+                          pair.tokenizer)
   except ValueError:
-    return task_rewards.model(name, pair, prompt_length + budget, on_host=True,
-                              max_new_tokens=budget)
-  return task_rewards.model(name, pair, prompt_length + budget)
+    own = {"on_host": True, "max_new_tokens": budget}
+  return task_rewards.model(name, pair, prompt_length + budget, **own)
 
 
 def _concepts(name):

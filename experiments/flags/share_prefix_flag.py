@@ -12,10 +12,8 @@ _ALL = 2**30
 
 
 def apply(pair, prompts=None):
-  """Returns the pair, with the prefix of prompts that batches may share.
-
-  Of all `prompts`, so that no batch needs a program of its own; None: each
-  batch shares what it can.
+  """Returns the pair, with the prefix of all `prompts` that batches share, so
+  that none needs a program of its own; None: each batch shares what it can.
   """
   if not _SHARE.value:
     return pair

@@ -1,6 +1,5 @@
 """Draws panels of figures with intervals, as PNG and PDF files."""
 
-import io
 import itertools
 from typing import Any, NamedTuple
 
@@ -16,8 +15,6 @@ _COLORS = ("#CC79A7", "#0072B2", "#000000", "#999933", "#D55E00", "#009E73",
 # not repeat soon.
 _MARKERS = "PX*pdosD^v<"
 _DPI = 100
-# Colours of a PNG file: lines, and their edges.
-_PNG_COLORS = 128
 
 
 class Panel(NamedTuple):
@@ -34,19 +31,8 @@ def write(folder, name, panels, y_title, **options) -> None:
   """Writes a `chart` as PNG and PDF; nothing without panels."""
   if panels:
     fig = chart(panels, y_title, **options)
-    save_png(fig, folder / f"{name}.png")
+    fig.savefig(folder / f"{name}.png", dpi=_DPI)
     fig.savefig(folder / f"{name}.pdf")
-
-
-def save_png(fig, path):
-  """Writes a figure as a PNG file of few colours, which is small."""
-  from PIL import Image  # pylint: disable=import-outside-toplevel
-  buffer = io.BytesIO()
-  fig.savefig(buffer, format="png", dpi=_DPI)
-  # A median cut would lose colours of few pixels, such as those of markers.
-  Image.open(buffer).convert("RGB").quantize(
-      _PNG_COLORS, Image.Quantize.MAXCOVERAGE, kmeans=2).save(
-          path, "PNG", optimize=True)
 
 
 def chart(panels, y_title, baseline=None, width=3.2, **style):
@@ -77,10 +63,7 @@ def chart(panels, y_title, baseline=None, width=3.2, **style):
 
 
 def styles(labels):
-  """Returns a dict from the labels of a figure, each once, to (color, marker).
-
-  Colours are distinct for at most 16 labels.
-  """
+  """Returns label -> (color, marker); 16 colours are distinct."""
   used = {_STYLES[label][0] for label in labels if label in _STYLES}
   others = zip(itertools.cycle(x for x in _COLORS if x not in used),
                itertools.cycle(_MARKERS))
@@ -100,24 +83,19 @@ def _draw_panel(ax, panel, by_label, style):
                 color=color, marker=marker, markersize=4, elinewidth=1,
                 **{"linewidth": 1, **style})
   if panel.log:
-    _log_axis(ax, panel.ticks)
+    from matplotlib import ticker  # pylint: disable=import-outside-toplevel
+    ax.set_xscale("log")
+    # Plain numbers, such as 2, 5, 10.
+    ax.xaxis.set_major_locator(ticker.FixedLocator(panel.ticks) if panel.ticks
+                               else ticker.LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:,.12g}")
+    ax.xaxis.set_minor_locator(ticker.NullLocator())
   elif panel.ticks:
     texts = panel.ticks.values() if isinstance(panel.ticks, dict) else None
     ax.set_xticks(list(panel.ticks), texts, **(
         {"rotation": 30, "ha": "right"} if texts else {}))
   ax.set_title(panel.title, fontsize=10)
   ax.set_xlabel(panel.x_title)
-
-
-def _log_axis(ax, ticks):
-  """Makes a horizontal axis logarithmic, with plain numbers such as 2, 5, 10.
-  """
-  from matplotlib import ticker  # pylint: disable=import-outside-toplevel
-  ax.set_xscale("log")
-  ax.xaxis.set_major_locator(ticker.FixedLocator(ticks) if ticks else
-                             ticker.LogLocator(subs=(1, 2, 5)))
-  ax.xaxis.set_major_formatter("{x:,.12g}")
-  ax.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _add_legend(fig):

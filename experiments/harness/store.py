@@ -42,25 +42,11 @@ _TIMED = ("python", "cpus", "kernels", "devices", "versions")
 
 def open_workdir(workdir, settings, free=(), flag="--workdir", *,
                  results=(RESULTS,), timed=False, compiled=False):
-  """Creates or reopens a folder of results, and writes its `run.json`.
+  """Creates or reopens a folder of results, a Path, and writes its `run.json`.
 
-  Args:
-    workdir: folder.
-    settings: all that results depend on, as JSON values.
-    free: fields that may change from start to start, since they only choose
-      which results are computed.
-    flag: the flag that the user chooses the folder with.
-    results: names of the files and folders that hold results.
-    timed: whether results are timings, which another environment must not add
-      to.
-    compiled: whether the folder keeps compiled programs, for the next start.
-
-  Returns:
-    The folder as a Path.
-
-  Raises:
-    UserError: if the folder holds results of other or unknown settings, or
-      timings of another environment; or if another process uses it.
+  `settings` are all that results depend on, as JSON values; those that are
+  `free` only choose which are computed. Other or unknown settings, another
+  environment of `timed` results, and another process there are a `UserError`.
   """
   if not str(workdir):
     raise launch.UserError(f"{flag} is empty: a folder is needed.")
@@ -106,7 +92,10 @@ def _open(workdir, settings, free, flag, results, timed):
                        f"settings of these results; choose another {flag}")
     record = _loaded(path) if path.exists() else {"settings": settings,
                                                   "starts": []}
-    if not _is_run(record):
+    if not (isinstance(record, dict)
+            and isinstance(record.get("settings"), dict)
+            and isinstance(record.get("starts"), list)
+            and all(isinstance(start, dict) for start in record["starts"])):
       raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
@@ -130,13 +119,6 @@ def _holds(path):
   """Returns whether a file or a folder exists and is not empty."""
   return any(path.iterdir()) if path.is_dir() else (
       path.is_file() and path.stat().st_size > 0)
-
-
-def _is_run(record):
-  return (isinstance(record, dict)
-          and isinstance(record.get("settings"), dict)
-          and isinstance(record.get("starts"), list)
-          and all(isinstance(start, dict) for start in record["starts"]))
 
 
 def _check_environment(workdir, old, new, flag):
@@ -204,21 +186,16 @@ def environment():
       "kernels": "native" if kernels.available() else "xla",
       "devices": [d.device_kind for d in jax.devices()],
       "versions": {name: importlib.metadata.version(name)
-                   for name in _PACKAGES if _installed(name)},
+                   for name in _PACKAGES
+                   if [*importlib.metadata.Distribution.discover(name=name)]},
   }
-
-
-def _installed(name):
-  return any(True for _ in importlib.metadata.Distribution.discover(name=name))
 
 
 def read(path, *fields):
   """Reads results `path`, if any; drops a last line that a kill has cut short.
 
-  The torn line is removed from the file, so that the next result starts a line.
-
-  Raises:
-    UserError: if another line is not JSON, or lacks one of the fields.
+  It is removed from the file, so that the next result starts a line. Another
+  line that is not JSON, or lacks one of the fields, is a `UserError`.
   """
   return multihost.from_first(lambda: _read(path, fields), launch.UserError)
 

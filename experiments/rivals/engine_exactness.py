@@ -91,10 +91,8 @@ def table(findings) -> str:
 
 
 def p_value(texts, table_, window) -> float:
-  """Returns the p-value of windows of texts `[N, T]`, given the token before.
-
-  `table_ [V, V]` has the distributions; the first token of a text is only a
-  condition.
+  """Returns the p-value of windows of texts `[N, T]` by a table `[V, V]`, given
+  the token before; the first token of a text is only a condition.
   """
   from scipy import stats  # Takes half a second, and few programs need it.
   blocks = np.stack([

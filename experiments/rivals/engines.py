@@ -106,8 +106,6 @@ def versions(name) -> str:
 
 def prepare(name) -> pathlib.Path:
   """Makes the environment of an engine, unless it is there; returns its folder.
-
-  Raises ValueError, in one line, if its packages cannot be installed.
   """
   engine, folder = ENGINES[name], FOLDER / name
   if not engine.requirements:

@@ -32,10 +32,8 @@ _NORMAL = 1
 
 
 def write(folder, path, weights) -> None:
-  """Writes a Llama as a GGUF file, which appears whole or not at all.
-
-  `weights` is a key of `KINDS`, of the matrices; a matrix whose rows have no
-  whole blocks of 32 stays in float32, as do norms.
+  """Writes a Llama as a GGUF file; `weights` are a key of `KINDS`, but norms
+  and matrices whose rows have no whole blocks of 32 are in float32.
   """
   fields = llama_files.config(folder)
   path = pathlib.Path(path)

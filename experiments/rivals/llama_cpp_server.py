@@ -1,17 +1,11 @@
 """Generation by llama.cpp, as a server of `subprocess_server`.
 
-By the package `xllamacpp`, whose requests go to the server in this process.
-Settings:
-
-    plain          autoregressive decoding
-    assisted       speculative decoding with the draft model, `length` tokens a
-                   step, which are its most probable ones
-    probabilistic  the same with sampled drafts, where the temperature is not 0
-    lookup         speculative decoding with n-grams copied from the text
-
-A process has one setting, and decodes one row at a time.
+By the package `xllamacpp`, whose requests go to the server in this process. A
+process has one setting, and decodes one row at a time. `assisted` drafts the
+most probable tokens, `probabilistic` samples where the temperature is not 0.
 """
 
+import functools
 import http.client
 import json
 import time
@@ -87,10 +81,6 @@ def _with_threads(params, threads):
     cpu.n_threads = threads
 
 
-def _plain(params, request, threads):
-  del params, request, threads
-
-
 def _assisted(params, request, threads, probabilistic=False):
   params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
   draft = params.speculative.draft
@@ -100,10 +90,6 @@ def _assisted(params, request, threads, probabilistic=False):
   _with_threads(draft, threads)
 
 
-def _probabilistic(params, request, threads):
-  _assisted(params, request, threads, True)
-
-
 def _lookup(params, request, threads):
   del threads
   params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
@@ -111,8 +97,9 @@ def _lookup(params, request, threads):
   params.speculative.ngram_simple.size_m = request["length"]
 
 
-_SETTINGS = {"plain": _plain, "assisted": _assisted,
-             "probabilistic": _probabilistic, "lookup": _lookup}
+_SETTINGS = {
+    "plain": lambda *_: None, "assisted": _assisted, "lookup": _lookup,
+    "probabilistic": functools.partial(_assisted, probabilistic=True)}
 
 
 if __name__ == "__main__":

@@ -2,15 +2,10 @@
 
 Models are built as optimum-intel exports them (keys and values as states,
 `beam_idx`, fused attention), so that its pipelines find their patterns, with
-weights of 8 bits for each output channel. Settings:
-
-    plain      autoregressive decoding with default options
-    assisted   speculative decoding with the draft model, `length` tokens a step
-    lookup     speculative decoding with n-grams copied from the text
-
-A process has one setting, and decodes one row at a time. Above temperature 0
-its `assisted` is not exact (version 2026.4.1): `experiments.exactness` finds
-tokens that the target never writes, see openvino.genai issue 4190.
+a scale of int8 weights for each output channel. A process has one setting, and
+decodes one row at a time. Above temperature 0 its `assisted` is not exact
+(version 2026.4.1): `experiments.exactness` finds tokens that the target never
+writes, see openvino.genai issue 4190.
 """
 
 import os
@@ -106,10 +101,7 @@ def _built(request, side, weights):
 
 
 def _no_tokenizer():
-  """Returns a tokenizer that makes token 0 of any text.
-
-  A pipeline with a draft compares tokenizers; it is only fed tokens.
-  """
+  """Returns a tokenizer that makes token 0 of any text: it is compared only."""
   text = ops.parameter([-1], openvino.Type.string, name="text")
   results = []
   for name, value in (("input_ids", 0), ("attention_mask", 1)):
@@ -120,10 +112,7 @@ def _no_tokenizer():
 
 
 def build(folder, eight_bits):
-  """Returns a Llama as an `openvino.Model`, perhaps with int8 matrices.
-
-  These have a scale for each output channel.
-  """
+  """Returns a Llama as an `openvino.Model`, perhaps with int8 matrices."""
   config, weights = llama_files.config(folder), llama_files.tensors(folder)
   matrix = _matrix_8 if eight_bits else ops.constant
   ids, mask, positions, beams = inputs = [

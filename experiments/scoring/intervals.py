@@ -15,8 +15,7 @@ def interval(numerators, denominators, seed):
 
 def relative(numerators, denominators, other_numerators, other_denominators,
              seed):
-  """Returns `[3]`, a ratio over another one of the same rows; see `interval`.
-  """
+  """Returns `[3]`, a ratio over another of the same rows; see `interval`."""
   rows = numerators, denominators, other_numerators, other_denominators
   value = metrics.ratio(*rows[:2]) / metrics.ratio(*rows[2:])
   bounds = (np.nan, np.nan) if len(numerators) < 2 else (

@@ -48,19 +48,11 @@ def first(names) -> str:
 
 
 def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
-  """Makes the reward of lexical constraints, see `constraints.lexical`.
-
-  Args:
-    concepts: for each example and concept, its surface forms.
-    pair: a `ModelPair`, for its vocabulary.
-    max_new_tokens: the budget that the concepts must fit in.
-    banned: for each example, concepts that its text must not contain; None for
-      none. The reward is then the mean of the share of the concepts that the
-      text contains, and of the share of the banned ones that it avoids.
-
-  Raises:
-    ValueError: for a constraint that cannot be met.
-  """
+  """Makes the reward of lexical constraints, see `constraints.lexical`."""
+  # `concepts` are the surface forms of each concept of each example. With
+  # `banned` ones the reward is the mean of the share of the concepts that the
+  # text contains, and of the share of the banned ones that it avoids. Raises a
+  # `ValueError` for a constraint that cannot be met in the budget.
   pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
   vocabulary = constraints.vocabulary(pieces)
   rows = constraints.concepts(concepts, pieces, max_new_tokens)
@@ -74,17 +66,10 @@ def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
 
 
 def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
-  """Makes the reward of a model, see `models.transformer.reward_model`.
-
-  It reads the last `capacity` tokens, at most its `max_length`; a dual encoder
-  compares the prompt with the text, so many tokens of each. `on_host` it may
-  have another tokenizer than the pair, and scores at most `max_new_tokens`.
-
-  Raises:
-    ValueError: for a model without a reward, or one on the device with another
-      tokenizer.
-    UserError: if there is no such model.
-  """
+  """Makes the reward of a model, see `models.transformer.reward_model`."""
+  # It reads the last `capacity` tokens, at most its `max_length`; a dual
+  # encoder as many of prompt and text each. `on_host` it may have another
+  # tokenizer than the pair, and scores at most `max_new_tokens`.
   folder = _reward_folder(name, "reward", dual=not on_host)
   tokenizer = tokenizers.load(folder)
   if on_host:
@@ -105,10 +90,8 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
 
 
 def second(name):
-  """Loads another reward model, `(texts, prompts) -> [N]` float32.
-
-  It judges what the first one has steered; errors are those of `model`.
-  """
+  """Loads another reward model, `(texts, prompts) -> [N]` float32."""
+  # It judges what the first one has steered.
   folder = _reward_folder(name, "second_reward")
   lm, params = checkpoints.load(folder)
   return text_scorer.scorer(lm, params, tokenizers.load(folder),

@@ -9,12 +9,9 @@ from experiments.scoring import text_metrics
 
 
 def oracle(scores, sizes) -> list[float]:
-  """Returns the mean score of the best of the first k texts of each set.
-
-  `scores` are `[R, W]`, in the order in which a method gives texts; NaN after
-  the last text of a smaller set. `sizes` are the k, each from 1 to W, else a
-  `ValueError`; of k = 1 it is the score of the result.
-  """
+  """Returns the mean score of the best of the first k texts of each set."""
+  # `scores` are `[R, W]`, NaN after the last text of a smaller set; `sizes` are
+  # the k, each from 1 to W.
   scores = np.asarray(scores, np.float64)
   wrong = [k for k in sizes if not 1 <= k <= scores.shape[1]]
   if wrong:
@@ -24,22 +21,17 @@ def oracle(scores, sizes) -> list[float]:
 
 
 def distinct(texts, size: int) -> float:
-  """Returns the share of distinct n-grams among those of all texts of a set.
-
-  Li et al. 2016, arXiv 1510.03055: distinct-1 and distinct-2. NaN where no text
-  has n words. "a b", "a c" have 3 distinct words of 4: .75.
-  """
+  """Returns the share of distinct n-grams of all texts of a set."""
+  # Li et al. 2016, arXiv 1510.03055: "a b", "a c" have 3 distinct words of 4.
+  # NaN where no text has n words.
   grams = [gram for text in texts for gram in zip(
       *(text.split()[i:] for i in range(size)))]
   return len(set(grams)) / len(grams) if grams else float("nan")
 
 
 def self_bleu(texts) -> float:
-  """Returns the mean BLEU of each text against the others of its set.
-
-  Zhu et al. 2018, arXiv 1802.01886: 100 for equal texts, less the more they
-  differ; NaN for fewer than two texts.
-  """
+  """Returns the mean BLEU of each text against the others of its set."""
+  # Zhu et al. 2018, arXiv 1802.01886: 100 for equal texts; NaN for one.
   if len(texts) < 2:
     return float("nan")
   return float(np.mean([

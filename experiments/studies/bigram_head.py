@@ -51,10 +51,7 @@ def main():
 
 
 def opened(folder, target):
-  """Returns config, layers that it reads and parameters of a DFlash head.
-
-  Raises a ValueError for another head, or one that has a bias.
-  """
+  """Returns config, kept layers and parameters of a DFlash head."""
   path = resolve.folder(folder)
   config = heads.config(path, target)
   if not isinstance(config, block.Config) or config.markov_rank or (
@@ -66,17 +63,8 @@ def opened(folder, target):
 
 
 def bigrams(texts, vocab_size: int, rank: int, prior: float = 20.0):
-  """Returns log p(x | y) / p(x) of texts as a product of two matrices.
-
-  Args:
-    texts: list of `[T]` tokens.
-    vocab_size: V.
-    rank: r, at most V.
-    prior: tokens after y that count as drawn from p(x).
-
-  Returns:
-    `[V, r]` of y and `[V, r]` of x, float32.
-  """
+  """Returns log p(x | y) / p(x) as `[V, r]` of y and `[V, r]` of x."""
+  # `prior` tokens after y count as drawn from p(x).
   counts = np.zeros((vocab_size, vocab_size))
   for text in texts:
     np.add.at(counts, (text[:-1], text[1:]), 1)

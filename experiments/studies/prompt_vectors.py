@@ -59,10 +59,7 @@ def main():
 
 
 def train(config, run, params, objective):
-  """Returns the parameters after `config.steps` updates.
-
-  `objective` is `(params, batch, teacher_params) -> loss`.
-  """
+  """Returns parameters after `steps` of `(params, batch, teacher) -> loss`."""
   # A step donates the memory of its state.
   state = training_steps.of_params(config, jax.tree.map(jnp.array, params))
   update = training_steps.make_step(config, objective)
@@ -72,11 +69,9 @@ def train(config, run, params, objective):
 
 
 def compare_readers(config, run, held_out):
-  """Trains `models.llm_to_slm`, and the same without the large model.
-
-  Returns the lines of a table: loss and overlap with the teacher after the
-  prompt, and tokens a call of the teacher for which each model drafts.
-  """
+  """Trains `models.llm_to_slm`, and the same without the large model."""
+  # Returns a table: loss and overlap with the teacher after the prompt, and
+  # tokens a call of the teacher for which each model drafts.
   large = checkpoints.architecture(config.teacher)
   objective = functools.partial(_reader_loss, run.architecture, large)
   models = {"small": {"decoder": run.start}}
@@ -122,11 +117,9 @@ def _prompts(small, params, hidden, tokens):
 
 
 def _drafted(run, large, params, tokens, temperature):
-  """Returns tokens a call of the teacher for which a small model drafts.
-
-  The teacher reads the same ids, which name its own embeddings: so its text is
-  what it would be without them.
-  """
+  """Returns tokens a call of the teacher, for which a small model drafts."""
+  # The teacher reads the same ids, which name its own embeddings: so its text
+  # is what it would be without them.
   _, hidden = llm_to_slm.features(large, run.teacher_params, tokens)
   ids, draft, own = _prompts(run.architecture, params, hidden,
                              jnp.asarray(tokens))
@@ -139,11 +132,9 @@ def _drafted(run, large, params, tokens, temperature):
 
 
 def tune_for_pads(config, run, held_out):
-  """Tunes the teacher for pads, and decodes with several thresholds.
-
-  Returns the lines of a table: tokens a call, mean log-probability of a token
-  under the teacher as it was, and the share of texts that are its greedy ones.
-  """
+  """Tunes the teacher for pads, and decodes with several thresholds."""
+  # Returns a table: tokens a call, mean log-probability of a token under the
+  # teacher as it was, and the share of texts that are its greedy ones.
   architecture, prompts = run.architecture, held_out.tokens[:, :PROMPT]
   params = train(config, run, {**run.start, **prompt_tokens.init(
       jax.random.key(config.seed), _PADS, architecture)},
@@ -168,11 +159,9 @@ def tune_for_pads(config, run, held_out):
 
 
 def _pads_loss(architecture, params, batch, teacher_params):
-  """Returns the distance from the teacher, and of pads that from the text.
-
-  Of the text after a token a pad learns what the teacher is sure of, up to the
-  first token that it is not sure of.
-  """
+  """Returns the distance from the teacher, and of pads from the text."""
+  # Of the text after a token a pad learns what the teacher is sure of, up to
+  # the first token that it is not sure of.
   tokens = jnp.asarray(batch.tokens[:, :-1])
   anchors = np.arange(_STRIDE - 1, tokens.shape[1] - _PADS.prompts - 1, _STRIDE)
   logits, guesses = prompt_tokens.with_chains(_PADS, architecture, params,

@@ -49,11 +49,9 @@ one alone and of the most tokens alone."""
 
 
 class Fit(NamedTuple):
-  """`constant + sum(slopes * log10(x))`, and the explained share of variance.
-
-  `slopes` say what ten times as much of a variable adds; `r2` is NaN where all
-  values are equal.
-  """
+  """`constant + sum(slopes * log10(x))`, and its share of the variance."""
+  # `slopes` say what ten times as much of a variable adds; `r2` is NaN where
+  # all values are equal.
   constant: float
   slopes: tuple[float, ...]
   r2: float
@@ -116,18 +114,9 @@ def of_point(config, name, tokens, workdir):
 
 
 def measure(config, method, points, run, path) -> list[dict]:
-  """Trains and measures the drafters that have no result in `path` yet.
-
-  Args:
-    config: see `configs/scaling.py`.
-    method: that decodes with them.
-    points: dict from (drafter, tokens) to their trainings.
-    run: of `training_run.prepare`; its data and target are those of all points.
-    path: where results are read from and appended to.
-
-  Returns:
-    A record of each point, in order.
-  """
+  """Trains and measures drafters without a result; returns all records."""
+  # `points` are the trainings by (drafter, tokens), `run` has data and target
+  # of them all, and `path` is the file of results.
   # Drafters are known by their sizes, whatever they are called.
   key = lambda sizes, tokens: (json.dumps(sizes, sort_keys=True), tokens)
   done = {key(r["sizes"], r["tokens"]): r for r in store.read(
@@ -195,10 +184,8 @@ def decode(config, method, run, params, temperature) -> dict:
 
 
 def fit(variables, values) -> Fit:
-  """Fits values `[n]` to positive variables, each `[n]`, by least squares.
-
-  Of fewer points than there are constants, the fit is the smallest one.
-  """
+  """Fits values `[n]` to positive variables, each `[n]`."""
+  # Of fewer points than there are constants, the fit is the smallest one.
   values = np.asarray(values, float)
   columns = np.stack([np.ones(len(values)), *(
       np.log10(np.asarray(x, float)) for x in variables)], axis=1)

@@ -2,9 +2,7 @@
 
 At most ten candidates decode a few steps at a time, in turn with plain
 decoding, for 20 seconds; those that fall far behind the best one leave early.
-On a slow machine those are left out that would be compiled after a minute. A
-table tells what was measured, and what the speed would be if the target scored
-a tree at the cost of one token.
+On a slow machine those are left out that would be compiled after a minute.
 """
 
 import itertools
@@ -101,11 +99,7 @@ class _Finding(NamedTuple):
 
 
 def methods(draft: Any = True, batch: int = 1) -> list[dj.Method]:
-  """Returns what `choose` may run: plain decoding, then all candidates.
-
-  `draft` is a draft model or head, or whether there is one; `batch` rows are
-  decoded together.
-  """
+  """Returns what `choose` may run; `draft` may be whether there is one."""
   return [method_specs.read(spec) for spec in _specs(draft, batch)]
 
 
@@ -113,33 +107,25 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
            memory_budget=None) -> Choice:
   """Measures for some seconds, and chooses the method with the highest rate.
 
-  Args:
-    pair: a `model_pair.ModelPair` with parameters.
-    prompts: `[R, P]` int32, similar to those that will be decoded.
-    lengths: `[R]` int32.
-    max_new_tokens: the budget; at most 128 tokens of a text are decoded.
-    sampling: a `dj.Sampling`.
-    batch: B, rows decoded together, which take the prompts in turn; None for R.
-    memory_budget: bytes that a run may need by `memory_estimate`; of the
-      methods that fit, the one of fewest bytes is taken that keeps 95 % of the
-      speed (SpecMemo, arXiv 2506.01986). None for no limit.
-
-  Raises:
-    UserError: for models on a mesh, or a budget that nothing fits into.
+  `batch` rows, None for R, take the `prompts` `[R, P]` in turn. Of methods that
+  need at most `memory_budget` bytes, the one of fewest bytes is taken that
+  keeps 95 % of the speed (SpecMemo, arXiv 2506.01986). Raises `UserError` for
+  models on a mesh, or a budget that nothing fits into.
   """
   if pair.mesh is not None:
     raise launch.UserError("--method=auto and --mesh: steps are timed on one "
                            "device only; name a method.")
-  batch = batch or len(prompts)
+  batch, most = batch or len(prompts), memory_budget or 0
   greedy = np.all(np.asarray(sampling.temperature) == 0)
-  sizes = {spec: _bytes(pair, spec, batch, prompts.shape[1], max_new_tokens,
-                        greedy) if memory_budget else 0
+  sizes = {spec: sum(memory_estimate.estimate(
+      pair, launch.decoders([method_specs.read(spec)], [not greedy]), batch,
+      prompts.shape[1], max_new_tokens)) if memory_budget else 0
            for spec in _specs(pair.draft, batch, pair.target.packs)}
-  if sizes[PLAIN] > (memory_budget or 0):
+  if sizes[PLAIN] > most:
     raise launch.UserError(
         f"--memory_budget: {PLAIN} needs about {sizes[PLAIN]:,} bytes at "
         f"least, and there are {memory_budget:,}.")
-  specs = [spec for spec, size in sizes.items() if size <= (memory_budget or 0)]
+  specs = [spec for spec, size in sizes.items() if size <= most]
   budget = min(max_new_tokens, _TOKENS)
   start = lambda spec, steps: _samples(
       pair, method_specs.read(spec), prompts, lengths, budget, sampling, batch,
@@ -166,10 +152,7 @@ def _specs(draft, batch, packs=True):
 
 
 def _within(text, most):
-  """Returns a specification of a tree of at most `most` levels; 0: any.
-
-  Copies are drafted by no head, but share its layout.
-  """
+  """Returns a specification of a tree of at most `most` levels; 0: any."""
   name, sizes = method_specs.parse(text)
   if not most or sizes.get("depth", 0) <= most and name != "copy_or_draft":
     return text
@@ -181,18 +164,8 @@ def _within(text, most):
   return f"{name}({', '.join(f'{x}={y!r}' for x, y in sizes.items())})"
 
 
-def _bytes(pair, spec, batch, prompt_length, budget, greedy) -> int:
-  method = method_specs.read(spec)
-  return sum(memory_estimate.estimate(
-      pair, [method.greedy if greedy else method.sampled], batch, prompt_length,
-      budget))
-
-
 def _measure(start, specs) -> dict:
-  """Returns the samples of each candidate, one a round, plain ones first.
-
-  `start` is `(spec, steps) -> iterator of _Sample`.
-  """
+  """Returns the samples of each candidate of `start`, one a round."""
   with tqdm.tqdm(total=len(specs) + _ROUNDS, desc="compiling candidates",
                  leave=False, dynamic_ncols=True) as bar:
     single = itertools.islice(start(PLAIN, 1), 5)
@@ -269,10 +242,8 @@ def _step_seconds(samples) -> float:
 
 
 def _draft_cost(pair, batch, prompt_length, lengths, budget, plain) -> float:
-  """Returns the cost of a draft forward in steps of plain decoding.
-
-  Heads run within a step alone: theirs is taken from their size.
-  """
+  """Returns the cost of a draft forward in steps of plain decoding."""
+  # Heads run within a step alone: theirs is taken from their size.
   if not isinstance(pair.draft, dj.LanguageModel):
     return pair.parameter_ratio if pair.draft else 0.0
   time_ = forward_cost.timer(

@@ -5,7 +5,6 @@ a generation. Sizes take turns, so that a drift of the machine affects all.
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,47 +14,23 @@ from decoding_jax import programs
 from decoding_jax.runtime import cache as cache_lib
 from experiments.timing import stopwatch
 
-TOKENS = (1, 2, 4, 8, 16, 32)
-ROUNDS = 7
+_ROUNDS = 7
 # Approximate seconds of one timing.
 _SPAN = 0.1
 
 
-class Curve(NamedTuple):
-  """Seconds of a forward by fresh tokens of a row, ascending.
-
-  `seconds` are medians of several rounds, `least` and `most` their range.
+def measure(lm, params, batch, live_length, slots, tokens) -> list[float]:
+  """Returns median seconds of forwards of `tokens` fresh tokens a row, with
+  `live_length` committed tokens in a cache of `slots` slots.
   """
-  tokens: tuple[int, ...]
-  seconds: tuple[float, ...]
-  least: tuple[float, ...]
-  most: tuple[float, ...]
-
-  def at(self, tokens) -> float:
-    """Interpolates the seconds for a number of fresh tokens linearly."""
-    return float(np.interp(tokens, self.tokens, self.seconds))
-
-
-def measure(lm, params, batch, live_length, slots, tokens=None,
-            rounds=None) -> Curve:
-  """Times forwards of `tokens` fresh tokens a row (None for `TOKENS`).
-
-  A cache of S = `slots` slots has `live_length` committed tokens of each of
-  the `batch` rows; `rounds` are timings of each size, None for `ROUNDS`.
-  """
-  tokens = tuple(sorted(set(tokens or TOKENS)))
   timers = [timer(lm, params, batch, live_length, slots, size)
             for size in tokens]
-  seconds = np.array([[timer() for timer in timers]
-                      for _ in range(rounds or ROUNDS)])
-  return Curve(tokens, *(tuple(f(seconds, axis=0).tolist())
-                         for f in (np.median, np.min, np.max)))
+  return np.median([[timer() for timer in timers] for _ in range(_ROUNDS)],
+                   axis=0).tolist()
 
 
 def timer(lm, params, batch, live_length, slots, size):
   """Compiles forwards of `size` tokens a row; returns `() -> seconds` of one.
-
-  Other arguments are those of `measure`.
   """
   cache = lm.init_cache(batch, slots)
   cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))

@@ -6,11 +6,8 @@ from experiments.app import multihost
 
 
 def keep(path, make, is_whole=None) -> None:
-  """Writes the array `make()` to a file that is not there yet.
-
-  All processes compute; the first one decides, by `is_whole()` if there is
-  that, and writes. The file appears whole or not at all.
-  """
+  """Writes the array `make()` to a file that is not there, or not whole."""
+  # All processes compute; the first one decides and writes.
   if multihost.from_first(is_whole or path.is_file):
     return
   array = make()

@@ -44,11 +44,7 @@ def traces(filled, block: int) -> Traces:
 
 
 def train(key, data: Traces, steps: int, rate: float = 3e-3):
-  """Trains a filter by AdamW on all traces at once.
-
-  Returns parameters of `canvas.filters`, and the binary cross entropy
-  `[steps]`.
-  """
+  """Returns trained parameters of `canvas.filters`, and losses `[steps]`."""
   return _train(steps, rate, key, Traces(*map(jnp.asarray, data)))
 
 

@@ -2,11 +2,9 @@
 
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
-forward as the features; level l counts 0.8^l, but for losses of whole paths. A
-batch may bring the features, see `feature_shards`. Some heads make hidden
-states too, which are compared with the target's own: of FSPAD they are another
-output than the logits are of (partial alignment distillation, arXiv 2408.15562,
-section 3.2), of Clover-2 and Chimera the same.
+forward as the features; level l counts 0.8^l, but for losses of whole paths.
+Some heads make hidden states too, which are compared with the target's own
+(partial alignment distillation, arXiv 2408.15562, section 3.2).
 
 A head may draft the most frequent tokens alone: its output layer is then rows
 of the target's, which are not learned, and it is compared with the target's
@@ -62,12 +60,9 @@ class Chosen(NamedTuple):
 def choose(name: str, target: transformer.Config, depth: int,
            tokens: np.ndarray | None = None, layers: int = 0,
            markov_rank: int = 0) -> Chosen:
-  """Returns a head of a name in `KINDS` for a target.
-
-  `tokens` `[N]` int32, ascending, are those that it can draft, None for all;
-  `layers` of a block drafter, 0 for two; `markov_rank` of `dspark`, 0 for 64.
-  Raises a `ValueError` for tokens and a head that drafts all.
-  """
+  """Returns a head of a name in `KINDS` for a target."""
+  # `tokens` `[N]` int32, ascending, are those that it can draft, None for all;
+  # `layers` of a block drafter, 0 for two; `markov_rank` of `dspark`, 0 for 64.
   kind = KINDS[name]
   config = kind.config(target, depth)
   if layers:
@@ -83,10 +78,7 @@ def choose(name: str, target: transformer.Config, depth: int,
 
 
 def init(key, head: Chosen, target_params=None):
-  """Returns parameters to begin with, of those that are learned.
-
-  Some begin with those of the target; without `target_params` all are random.
-  """
+  """Returns parameters that are learned; some begin with the target's."""
   params = head.kind.module.init(key, head.config, head.target)
   if head.tokens is not None:
     return {name: x for name, x in params.items()
@@ -137,12 +129,9 @@ def objective(head: Chosen, loss, mesh=None):
 
 
 def evaluator(head: Chosen, mesh=None):
-  """Compiles `(params, batch, target_params) -> metrics`.
-
-  The metrics are the `overlap` of the first level, sum_x min(t, d), that of the
-  last one, `last_overlap`, and `tokens_a_call`, what a chain of them all would
-  bring if the levels were independent.
-  """
+  """Compiles `(params, batch, target_params) -> metrics`."""
+  # `overlap` of the first level, sum_x min(t, d); that of the last one; and
+  # what a chain of them all would bring if the levels were independent.
   levels_of = on_mesh.by_rows(mesh, lambda params, batch: _levels(
       head, params[0], batch, params[1], True))
 
@@ -158,11 +147,9 @@ def evaluator(head: Chosen, mesh=None):
 
 
 def _levels(head, params, batch, target_params, whole, paths=False):
-  """Returns (teacher, student, weights, tokens) and pairs of features.
-
-  Both by levels. `tokens` are what follows in the text. With `paths` entry n of
-  each level is of the same path.
-  """
+  """Returns (teacher, student, weights, tokens) and features, by levels."""
+  # `tokens` are what follows in the text. With `paths` entry n of each level is
+  # of the same path.
   tokens = batch.tokens[:, :-1]
   found = batch.features or features(head, target_params, tokens)
   # On disk they have 16 bits.

@@ -29,36 +29,29 @@ def reverse_kl(teacher, student, weights=None):
 
 
 def total_variation(teacher, student, weights=None):
-  """Returns the mean of half the L1 distance, the rejection rate of drafts.
-
-  A token drawn from the student's distribution d and accepted with probability
-  min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d). Logits
-  are `[B, T, V]`, weights `[B, T]`, None for equal ones.
-  """
+  """Returns the mean of half the L1 distance, the rejection rate."""
+  # A token of the student's distribution d, accepted with probability min(1, t
+  # / d), passes with probability sum_x min(t, d) = 1 - TV(t, d).
   teacher, student = _log_probs(teacher, student)
   distance = jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1)
   return 0.5 * jnp.average(distance, weights=weights)
 
 
 def lk(teacher, student, weights=None, eta: float = 3.0):
-  """Returns KL and total variation in proportions that follow acceptance.
-
-  LK losses (arXiv 2602.23881, sections 4.2 and 4.4): with the mean acceptance
-  rate a = 1 - TV, which has no gradient here, exp(-eta a) of the forward KL,
-  which learns from where nothing is accepted, and the rest of total variation:
-  `eta` says how early that takes over. Logits are `[B, T, V]`.
-  """
+  """Returns KL and total variation in proportions that follow acceptance."""
+  # LK losses (arXiv 2602.23881, sections 4.2 and 4.4): with the mean acceptance
+  # rate a = 1 - TV, which has no gradient here, exp(-eta a) of the forward KL,
+  # which learns from where nothing is accepted, and the rest of total
+  # variation.
   distance = total_variation(teacher, student, weights)
   share = jnp.exp(-eta * (1 - jax.lax.stop_gradient(distance)))
   return share * forward_kl(teacher, student, weights) + (1 - share) * distance
 
 
 def log_acceptance(teacher, student, weights=None):
-  """Returns the mean of -log sum_x min(t, d), from logits `[B, T, V]`.
-
-  The other LK loss (arXiv 2602.23881): the gradient of total variation over the
-  rate of acceptance. Of a teacher of one token it is the cross entropy.
-  """
+  """Returns the mean of -log sum_x min(t, d), from logits `[B, T, V]`."""
+  # The other LK loss (arXiv 2602.23881): the gradient of total variation over
+  # the rate of acceptance.
   both = jnp.minimum(*_log_probs(teacher, student))
   return -jnp.average(jax.nn.logsumexp(both, axis=-1), weights=weights)
 
@@ -94,11 +87,9 @@ def block_verification(teacher, student, tokens, weights):
 
 
 def smooth_l1(teacher, student, weights=None):
-  """Returns the mean distance of features `[B, T, F]`, squared where small.
-
-  Girshick 2015 (arXiv 1504.08083), equation 3: x^2 / 2 of less than 1, else
-  |x| - 1 / 2. Weights are `[B, T]`.
-  """
+  """Returns the mean distance of features `[B, T, F]`."""
+  # Girshick 2015 (arXiv 1504.08083), equation 3: x^2 / 2 of less than 1, else
+  # |x| - 1 / 2.
   gap = jnp.abs(teacher.astype(jnp.float32) - student.astype(jnp.float32))
   # Two branches of a `where` would both have gradients.
   small = jnp.minimum(gap, 1)
@@ -107,10 +98,7 @@ def smooth_l1(teacher, student, weights=None):
 
 
 def bradley_terry(chosen, rejected):
-  """Returns the mean of -log P(chosen is better), from rewards `[B]`.
-
-  The model is that of Bradley and Terry (1952).
-  """
+  """Returns the mean of -log P(chosen is better), from rewards `[B]`."""
   return -jnp.mean(jax.nn.log_sigmoid(chosen - rejected))
 
 

@@ -37,12 +37,9 @@ _LEARNING, _LOGITS = 4, 4
 
 
 def of_flags(config, learner: transformer.Config):
-  """Returns the mesh that the flags ask for; None for one device.
-
-  `learner` is the architecture of what is trained, or of the target of a head.
-  Raises a `UserError` for a mesh that the target, the rows of a step or the
-  devices do not allow.
-  """
+  """Returns the mesh that the flags ask for; None for one device."""
+  # `learner` is the architecture of what is trained, or of the target of a
+  # head.
   value = mesh_lib.value()
   if value is None:
     return None
@@ -66,10 +63,7 @@ def split_architecture(config, learner):
 
 
 def learner_size(mesh, learner: transformer.Config) -> int:
-  """Returns over how many devices what is trained is split; 1: replicated.
-
-  Raises a `UserError` for `--draft_mesh=split` and a model that cannot be.
-  """
+  """Returns how many devices split what is trained; 1: replicated."""
   if mesh is None:
     return 1
   value, size = mesh_lib.draft_mesh(), mesh.shape[sharding.MODEL]
@@ -81,12 +75,9 @@ def learner_size(mesh, learner: transformer.Config) -> int:
 
 
 def need(config, target, learner, shape) -> int:
-  """Estimates the bytes on a device of parameters, state and logits.
-
-  `target` is the architecture of the teacher, or of what is trained without
-  one; `learner` that of what is trained, or of the target of a head; `shape`
-  the sizes of "data" and "model".
-  """
+  """Estimates the bytes on a device of parameters, state and logits."""
+  # `target` is the architecture of the teacher, or of what is trained without
+  # one; `learner` as in `of_flags`; `shape` the sizes of "data" and "model".
   data, model = shape
   size = lambda x: transformer.num_params(transformer.abstract_params(x))
   state = 0 if config.head else 4 * _LEARNING * size(learner)
@@ -126,19 +117,15 @@ def check_rows(config, value: str, data: int) -> None:
 
 
 def _written_rows(config) -> list[int]:
-  """Returns how many texts a teacher writes together, if it does."""
   own = own_texts.is_source(config)
   return [config.sample_batch] * bool(own or config.sample_fraction) + [
       own_texts.CHUNK] * own
 
 
 def by_rows(mesh, compute):
-  """Has each index of "data" compute its own rows, as in decoding.
-
-  `compute` is `(params, rows) -> tree`, all arrays of rows and of the result
-  being `[B, ...]`. Rows that "data" does not divide are left to the compiler as
-  a whole.
-  """
+  """Has each index of "data" compute its own rows, as in decoding."""
+  # All arrays of rows and results of `compute(params, rows)` are `[B, ...]`.
+  # Rows that "data" does not divide are left to the compiler as a whole.
   if mesh is None:
     return compute
 
@@ -155,16 +142,10 @@ def by_rows(mesh, compute):
   return call
 
 
-def causal_logits(lm, mesh):
+def logits(lm, mesh, compute=transformer.causal_logits):
   """Returns `(params, tokens [B, T]) -> logits [B, T, V]`, split over V."""
   return by_rows(mesh, lambda params, tokens: vocabulary.split(
-      transformer.causal_logits(lm, params, tokens)))
-
-
-def bidirectional_logits(lm, mesh):
-  """Returns the same function of a model whose tokens all see each other."""
-  return by_rows(mesh, lambda params, tokens: vocabulary.split(
-      transformer.bidirectional_logits(lm, params, tokens)))
+      compute(lm, params, tokens)))
 
 
 def put_rows(mesh, batch):
@@ -197,11 +178,8 @@ def evaluated_rows(mesh) -> int:
 
 
 def load(folder, mesh, size=None, **options):
-  """Reads a model onto a mesh; each process reads what its devices need.
-
-  Layers are split over `size` devices; None for all of "model". The options are
-  those of `checkpoints.load`.
-  """
+  """Reads a model onto a mesh; each process reads what its devices need."""
+  # Layers are split over `size` devices; None for all of "model".
   if mesh is not None:
     options["shardings"] = sharding.shardings(
         checkpoints.architecture(folder), mesh, size)

@@ -6,10 +6,9 @@ file, or written by the target as well: its chat template, cut off where a user
 speaks, is continued by what users say (Magpie, arXiv 2406.08464). A target
 without a template begins with its first token.
 
-Texts are sampled in the batch queue, so that a row that has ended makes room
-for the next prompt, and kept in files of `CHUNK` texts each: a run that was
-killed goes on after the last file. A drafter that is to serve greedy decoding
-too needs greedy answers among them.
+Texts are kept in files of `CHUNK` texts each: a run that was killed goes on
+after the last file. A drafter that is to serve greedy decoding too needs greedy
+answers among them.
 """
 
 import functools
@@ -80,10 +79,7 @@ def texts(config) -> list[str]:
 
 
 def data(config, tokenizer, teacher) -> batches.Data:
-  """Samples the texts, or reads those of an earlier start; makes batches.
-
-  The loss is over what the teacher, a pair of `on_mesh.teacher`, has written.
-  """
+  """Samples the texts, or reads them; the loss is over what was written."""
   write = _Writer(config, tokenizer, teacher)
   start, encode = _template(config.teacher, tokenizer)
   questions = _prompts_of_file(config) if config.prompts else []
@@ -103,7 +99,6 @@ def data(config, tokenizer, teacher) -> batches.Data:
 
 
 def _prompts_of_file(config):
-  """Reads prompts: texts, or lists of messages."""
   found = records.load(config.prompts, by_line=True, name="--config.prompts")
   return [x.value if isinstance(x.value, str)
           else records.find(x, config.prompts_field) for x in found]
@@ -128,8 +123,6 @@ def _template(name, tokenizer):
 
 
 class _Writer:
-  """Writes texts after prompts, a file after the other."""
-
   def __init__(self, config, tokenizer, teacher):
     self.config, self.teacher = config, teacher
     self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None

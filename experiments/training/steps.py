@@ -25,12 +25,9 @@ class State:
 
 
 def optimizer(config) -> optax.GradientTransformation:
-  """Makes the optimizer, with clipped gradients and a learning-rate schedule.
-
-  The rate rises linearly, then falls to 0 as a cosine. "adamw" is AdamW
-  (Loshchilov and Hutter, arXiv 1711.05101). "muon" (Jordan et al. 2024) updates
-  kernels at `matrix_learning_rate`, and all else by AdamW at `learning_rate`.
-  """
+  """Makes the optimizer, with clipped gradients and a schedule."""
+  # "adamw": Loshchilov and Hutter, arXiv 1711.05101. "muon" (Jordan et al.
+  # 2024) updates kernels at `matrix_learning_rate`, and all else by AdamW.
   return optax.chain(optax.clip_by_global_norm(config.clip),
                      OPTIMIZERS[config.optimizer](config))
 
@@ -81,12 +78,10 @@ def of_params(config, params) -> State:
 
 
 def make_step(config, objective, shardings=None):
-  """Compiles one update, which donates the memory of the old state.
-
-  `objective` is `(params, batch, *extra) -> loss`; `shardings` are those of the
-  state and of the loss, None for one device. Returns `(state, batch, *extra) ->
-  (state, loss)`.
-  """
+  """Compiles `(state, batch, *extra) -> (state, loss)`, one update."""
+  # It donates the memory of the old state. `objective` is `(params, batch,
+  # *extra) -> loss`; `shardings` are those of the state and of the loss, None
+  # for one device.
   optim = optimizer(config)
 
   def step(state, batch, *extra):
@@ -102,10 +97,7 @@ def make_step(config, objective, shardings=None):
 
 
 def mixed(lm, dtype):
-  """Makes a model compute in `dtype`, whatever the type of its parameters.
-
-  Gradients and updates keep the type of the parameters.
-  """
+  """Makes a model compute in `dtype`; gradients keep the parameters' type."""
   def forward(params, *args):
     return lm.forward(jax.tree.map(lambda x: x.astype(dtype), params), *args)
 
@@ -113,39 +105,32 @@ def mixed(lm, dtype):
 
 
 def rounded(params, dtype):
-  """Rounds parameters to the precision of `dtype`, in their own type.
-
-  Checkpoints are compressed: rounded to bfloat16 they take half the space.
-  """
+  """Rounds parameters to the precision of `dtype`, in their own type."""
+  # Files are compressed: rounded to bfloat16 they take half the space.
   return jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
 
 
 class Task(NamedTuple):
-  """An objective without a teacher, and what is reported of it.
-
-  `metrics` is `(lm, mesh) -> ((params, batch) -> metrics)`; their
-  `held_out_loss` is what training minimises.
-  """
+  """An objective without a teacher, and what is reported of it."""
+  # `metrics` is `(lm, mesh) -> ((params, batch) -> metrics)`; their
+  # `held_out_loss` is what training minimises.
   metrics: Callable[..., Any]
   outputs: int = 0  # of the architecture, see `transformer.Config`
 
 
 def _language(lm, mesh):
-  """Next-token cross entropy."""
-  causal_logits = on_mesh.causal_logits(lm, mesh)
+  causal_logits = on_mesh.logits(lm, mesh)
   return lambda params, batch: {"held_out_loss": losses.cross_entropy(
       causal_logits(params, batch.tokens[:, :-1]), batch.tokens[:, 1:],
       batch.weights)}
 
 
 def _masked(lm, mesh):
-  """Masked diffusion, see `experiments.data.masking`.
-
-  The last entry of the vocabulary is the mask. The loss is the mean over rows
-  and masked tokens, which is the bound on -log p in nats a token.
-  """
+  """Masked diffusion, see `experiments.data.masking`."""
+  # The last token is the mask. The loss is the mean over rows and masked
+  # tokens, the bound on -log p in nats a token.
   mask_id = lm.vocab_size - 1
-  whole_logits = on_mesh.bidirectional_logits(lm, mesh)
+  whole_logits = on_mesh.logits(lm, mesh, transformer.bidirectional_logits)
 
   def metrics(params, batch):
     targets = batch.tokens[:, 1:]
@@ -159,11 +144,8 @@ def _masked(lm, mesh):
 
 
 def _preference(lm, mesh):
-  """Rewards of rows 0, 2, ... over those of 1, 3, ..., at their last tokens.
-
-  `accuracy` is the share of pairs whose first row has the larger reward.
-  """
-  values_of = on_mesh.causal_logits(lm, mesh)
+  """Rewards of rows 0, 2, ... over those of 1, 3, ..., at their last tokens."""
+  values_of = on_mesh.logits(lm, mesh)
 
   def metrics(params, batch):
     values = values_of(params, batch.tokens[:, :-1])[..., 0]
@@ -176,15 +158,12 @@ def _preference(lm, mesh):
 
 
 def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
-  """Returns the task of a dual encoder, see `reward_model`.
-
-  Windows are cut into pieces, prefix and continuation. Each prefix is compared
-  with all continuations of the step, some of its own window (the negatives
-  "INBOOK" of arXiv 2205.09726; those that a model has written are left out),
-  after each quarter of them. `outputs` are those of the architecture;
-  `accuracy` is the share of prefixes whose whole continuation is the first of
-  those of 8 windows.
-  """
+  """Returns the task of a dual encoder, see `reward_model`."""
+  # Windows are cut into pieces, prefix and continuation. After each quarter of
+  # it each prefix is compared with all continuations of the step, some of its
+  # own window (the negatives "INBOOK" of arXiv 2205.09726; those that a model
+  # has written are left out). `accuracy` is the share of prefixes whose whole
+  # continuation is the first.
   ends = suffix_length * np.arange(1, 5) // 4 - 1
 
   def metrics(lm, mesh):
@@ -220,8 +199,8 @@ def objective(task: Task, lm, mesh=None):
 
 def distillation(lm, teacher, loss, mesh=None):
   """Returns the objective of distillation: `loss` against the teacher."""
-  causal_logits = on_mesh.causal_logits(lm, mesh)
-  target_logits = on_mesh.causal_logits(teacher, mesh)
+  causal_logits = on_mesh.logits(lm, mesh)
+  target_logits = on_mesh.logits(teacher, mesh)
 
   def compare(params, batch, teacher_params):
     # The last token is only a target of language modelling.
@@ -240,16 +219,14 @@ def loss_at(config, step: int) -> str:
 
 
 def evaluator(task, lm, teacher=None, mesh=None):
-  """Compiles `(params, batch, teacher_params) -> metrics`, means over rows.
-
-  With a teacher, of language modelling, also its `teacher_loss`, and `overlap`,
-  sum_x min(t, d) at temperature 1, the acceptance rate of a single draft token.
-  """
+  """Compiles `(params, batch, teacher_params) -> metrics`, means of rows."""
+  # With a teacher also its `teacher_loss`, and `overlap`, sum_x min(t, d) at
+  # temperature 1, the acceptance rate of a single draft token.
   metrics = task.metrics(lm, mesh)
   if teacher is None:
     return jax.jit(lambda params, batch, _: metrics(params, batch))
-  causal_logits = on_mesh.causal_logits(lm, mesh)
-  target_logits = on_mesh.causal_logits(teacher, mesh)
+  causal_logits = on_mesh.logits(lm, mesh)
+  target_logits = on_mesh.logits(teacher, mesh)
 
   @jax.jit
   def evaluate(params, batch, teacher_params):

@@ -19,13 +19,10 @@ from experiments.training import array_files
 
 
 def load_or_write(path, config, data, teacher):
-  """Returns samples at temperature 1 after prompts from the train split.
-
-  `path` is read if it is there and whole, else written. Samples are
-  `[sample_rows, sample_length]` int32, in the order of the prompts. After its
-  end a text is padded with `types.PAD` if the data has an `eos_id`; else the
-  teacher goes on with another text, as in the corpus.
-  """
+  """Returns samples at temperature 1, `[sample_rows, sample_length]`."""
+  # `path` is read if it is there and whole, else written. After its end a text
+  # is padded with `types.PAD` if the data has an `eos_id`; else the teacher
+  # goes on with another text, as in the corpus.
   path = pathlib.Path(path)
   shape = config.sample_rows, config.sample_length
   array_files.keep(path, lambda: _write(config, data, teacher),

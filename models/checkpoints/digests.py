@@ -1,13 +1,9 @@
-"""Digests of a model's parameters, which tell when stored bytes have changed.
+"""Digests of a model's parameters, which detect changed bytes.
 
-A digest is the sum, modulo 2**32, of a hash of each number's bits and place:
-any one number that changes changes it for certain, more of them but for one
-chance in 2**32. A sum can be taken by parts, so that an array that lies on
-several devices or hosts is never in one place. It guards against decay, not
-against forgery.
-
-`python -m models.checkpoints <folder> ...` adds them to models that were saved
-without.
+A digest is the sum, modulo 2**32, of a hash of each number's bits and index. It
+changes with any one number, and can be summed by parts, over devices and hosts.
+It detects decay, not forgery. `python -m models.checkpoints <folder> ...` adds
+digests to models saved without.
 """
 
 import math
@@ -32,10 +28,8 @@ _FIELD = json_files.Field(dict, items=json_files.Field(str, 8, 8))
 
 
 def of(x) -> str:
-  """Returns the digest of an array of floats, 8 hexadecimal digits.
-
-  Of NumPy, or of JAX on any devices of any hosts.
-  """
+  """Returns the digest of an array of floats, 8 hexadecimal digits. Of NumPy,
+  or of JAX on any devices of any hosts."""
   on_cpu = isinstance(x, np.ndarray) or (
       x.is_fully_addressable and len(x.devices()) == 1
       and next(iter(x.devices())).platform == "cpu")

@@ -4,7 +4,7 @@
     params/          parameters, written by orbax
     digests.json     of each parameter, see `models.checkpoints.digests`
     tokenizer.json   for `models.text.tokenizers`, if there is one
-    metadata.json    how the model came about, if somebody told
+    metadata.json    for people to read, if given
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from decoding_jax import types
 from models import transformer
 from models.checkpoints import digests as digests_lib
 from models.checkpoints import restore
-from models.checkpoints import streaming_save
 from models.folders import atomic
 from models.folders import json_files
 from models.folders import resolve
@@ -196,6 +195,7 @@ def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
   GB in three files the whole process needs 0.44 GB at its peak. Raises as
   `convert.from_hf`.
   """
+  from models.checkpoints import streaming_save  # Few runs need it.
   folder = resolve.folder(folder)
   config, readers = convert_lib.open_folder(folder, dtype=dtype)
   with atomic.replacing(out) as partial:

@@ -1,8 +1,5 @@
-"""Reading of parameters from the Orbax folder of a model, with checks.
-
-Names and shapes must be those of the architecture, all numbers finite, and,
-where the model has digests, the bytes those that were saved.
-"""
+"""Reads parameters from a model's Orbax folder: names, shapes, finite,
+digests."""
 
 import contextlib
 import dataclasses
@@ -21,13 +18,10 @@ CONFIG = "config.json"
 
 
 def params(path, config: transformer.Config, shardings=None, stack=False):
-  """Reads the parameters of an architecture from orbax's folder, with checks.
-
-  `config` has the types to read them in; `stack` is for unrolled layers that
-  are to be scanned. `shardings` as of `checkpoints.load`. Raises
-  FileNotFoundError, or ValueError naming the folder and the parameter that is
-  wrong.
-  """
+  """Reads the parameters of an architecture from an Orbax folder, in the types
+  of `config`. `stack`: scan the saved unrolled layers. `shardings` as in
+  `checkpoints.load`. Raises FileNotFoundError, or ValueError naming folder and
+  parameter."""
   if not path.is_dir():
     raise FileNotFoundError(
         f"Checkpoint '{path.parent}': no folder {path.name} in it.")
@@ -144,10 +138,8 @@ def _saved(path):
 
 
 def _check_shapes(path, saved, expected):
-  """Raises an error unless names and shapes are those of a tree.
-
-  Older folders have vectors `[..., F]` as `[..., F, 1]`.
-  """
+  """Raises an error unless names and shapes are those of a tree. Older folders
+  have vectors `[..., F]` as `[..., F, 1]`."""
   shapes = {transformer.param_name(key): leaf.shape for key, leaf
             in jax.tree_util.tree_leaves_with_path(expected)}
   for name in sorted(saved.keys() | shapes.keys()):

@@ -1,7 +1,6 @@
 """Checkpoints written one parameter at a time.
 
-Orbax takes a tree of arrays; here the leaves are arrays that are read when it
-is their turn, so that a model is never in memory as a whole.
+Orbax takes a tree of arrays; here its leaves read themselves when written.
 """
 
 import dataclasses
@@ -19,12 +18,8 @@ _FILE_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-  """An array that has not been read yet.
-
-  Attributes:
-    read: `() -> numpy array`.
-  """
-  read: Callable[[], np.ndarray]
+  """An array that has not been read yet."""
+  read: Callable[[], np.ndarray]  # `() -> numpy array`
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):
@@ -38,11 +33,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):
 
 
 def save(path, readers: dict[str, Callable[[], np.ndarray]]) -> None:
-  """Writes parameters as `ocp.StandardCheckpointer` would.
-
-  `readers` are functions by names such as
-  "layers/layer_0/attention/key/kernel".
-  """
+  """Writes parameters as `ocp.StandardCheckpointer` would. `readers` are
+  functions by names such as "layers/layer_0/attention/key/kernel"."""
   tree = {}
   for name, read in readers.items():
     *path_to, last = name.split("/")

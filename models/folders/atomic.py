@@ -25,11 +25,9 @@ def partial(folder) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(folder):
-  """Yields an empty folder, which takes the place of `folder` at the end.
-
-  If an exception leaves the context, `folder` is as before. Raises ValueError
-  if another process is writing it.
-  """
+  """Yields an empty folder, which takes the place of `folder` at the end. If an
+  exception leaves the context, `folder` is as before. Raises ValueError if
+  another process is writing it."""
   unfinished = partial(folder)
   with locked(folder):
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -43,12 +41,10 @@ def replacing(folder):
 
 @contextlib.contextmanager
 def locked(folder):
-  """Keeps every other process from writing a folder, which need not exist.
-
-  The lock is one of the operating system on a file next to the folder: it ends
-  with the process that holds it. Where a file system has no locks, nobody is
-  kept from anything. Raises ValueError if another process or thread holds it.
-  """
+  """Keeps every other process from writing a folder, which need not exist. The
+  lock is one of the operating system on a file next to the folder: it ends with
+  the process that holds it. Where a file system has no locks, nobody is kept
+  from anything. Raises ValueError if another process or thread holds it."""
   folder = pathlib.Path(folder).resolve()
   path = folder.with_name(f".{folder.name}.lock")
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub, such as "hub:HuggingFaceTB/SmolLM2-135M".
 
-`huggingface_hub` downloads each model once, into its own cache, and shows the
-progress. `HF_HOME` sets the place of the cache, `HF_TOKEN` gives access to
-gated models, and with `HF_HUB_OFFLINE=1` only the cache is used.
+`huggingface_hub` downloads each model once. `HF_HOME` sets the cache,
+`HF_TOKEN` gives access to gated models, `HF_HUB_OFFLINE=1` allows the cache
+only.
 """
 
 import functools
@@ -25,12 +25,10 @@ def is_hub(name) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def folder(name: str) -> pathlib.Path:
-  """Returns the folder of a model, downloaded unless it is in the cache.
-
-  `name` is "hub:", owner and model, and maybe "@" and a branch, tag or commit.
-  Of weights in several forms the folder has those of safetensors alone. Raises
-  ValueError if there is no such model, or it cannot be had.
-  """
+  """Returns the folder of a model, downloaded unless it is in the cache. `name`
+  is "hub:", owner and model, and maybe "@" and a branch, tag or commit. Of
+  weights in several forms the folder has those of safetensors alone. Raises
+  ValueError if there is no such model, or it cannot be had."""
   # Few runs need it, and it takes its time.
   import huggingface_hub  # pylint: disable=import-outside-toplevel
   repo, _, revision = name.removeprefix(PREFIX).partition("@")

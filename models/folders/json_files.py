@@ -19,18 +19,14 @@ _NAMES = {int: "int", float: "float", bool: "bool", str: "str", list: "list",
 
 
 class Field(NamedTuple):
-  """What a field may be.
-
-  Attributes:
-    kind: type of JSON: bool, int, float, str, list or dict. An integer will do
-      for a float, but true and false are no numbers.
-    least: smallest number, or number of items of a list.
-    most: largest number, or number of items of a list or characters of a text.
-    items: what each item of a list, or value of a dict, is; None: anything.
-  """
+  """What a field may be."""
+  # Type of JSON: bool, int, float, str, list or dict. An integer will do for a
+  # float, but true and false are no numbers.
   kind: type
-  least: float = -math.inf
+  least: float = -math.inf  # Smallest number, or number of items of a list
+  # Largest number, or number of items of a list or characters of a text
   most: float = math.inf
+  # What each item of a list, or value of a dict, is; None: anything
   items: "Field | None" = None
 
 

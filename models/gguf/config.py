@@ -1,7 +1,6 @@
 """Metadata of GGUF files as the fields of a Hugging Face `config.json`.
 
-Every key of the architecture is understood, or known not to change what the
-model computes, or refused by its name.
+Each key of the architecture is read, known to be irrelevant, or refused.
 """
 
 import pathlib
@@ -37,11 +36,9 @@ _TYPES = {"BF16": "bfloat16", "F16": "float16"}
 
 
 def fields(path) -> dict:
-  """Reads what `config.json` would have, had the folder been kept.
-
-  Raises ValueError naming the file and a key that is missing, unknown, or has a
-  value that is not supported.
-  """
+  """Reads what `config.json` would have, had the folder been kept. Raises
+  ValueError naming the file and a key that is missing, unknown, or has a value
+  that is not supported."""
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
   try:

@@ -1,10 +1,8 @@
 """Reads GGUF files: metadata, and tensors one by one.
 
-A file is a header (magic, version, two counts), metadata (key, type, value),
-a description of each tensor, and the tensors' bytes, aligned:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is parsed
-here, since vocabularies of 262,144 tokens are in it; the package `gguf` knows
-the quantised types.
+The layout is https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The
+header is parsed here, since it holds vocabularies of 262,144 tokens; the
+package `gguf` decodes quantised types.
 """
 
 import functools
@@ -34,33 +32,22 @@ _BLOCKS_AT_ONCE = 2048
 
 
 class Entry(NamedTuple):
-  """A tensor that has not been read yet.
-
-  Attributes:
-    path: the file that holds it.
-    shape: of the tensor; the last axis is contiguous.
-    kind: name of its type, such as "Q4_K".
-    read: `() -> numpy array` of that shape, in float32.
-    rows: `(start, end) -> numpy array`, of a part of the first axis.
-    refusal: why it cannot be read; empty if it can.
-  """
-  path: pathlib.Path
-  shape: tuple[int, ...]
-  kind: str
+  """A tensor that has not been read yet."""
+  path: pathlib.Path  # The file that holds it
+  shape: tuple[int, ...]  # Of the tensor; the last axis is contiguous
+  kind: str  # Name of its type, such as "Q4_K"
+  # `() -> numpy array` of that shape, in float32
   read: Callable[[], np.ndarray]
+  # `(start, end) -> numpy array`, of a part of the first axis
   rows: Callable[[int, int], np.ndarray]
-  refusal: str = ""
+  refusal: str = ""  # Why it cannot be read; empty if it can
 
 
 class File(NamedTuple):
-  """What is in a file.
-
-  Attributes:
-    metadata: dict from keys to a number, bool, str, list of str or numpy array.
-    tensors: dict from names to `Entry`.
-  """
+  """What is in a file."""
+  # Dict from keys to a number, bool, str, list of str or numpy array
   metadata: dict[str, Any]
-  tensors: dict[str, Entry]
+  tensors: dict[str, Entry]  # Dict from names to `Entry`
 
 
 def is_gguf(path) -> bool:
@@ -70,12 +57,10 @@ def is_gguf(path) -> bool:
 
 
 def read(path) -> File:
-  """Reads metadata and descriptions of tensors, of all parts of a split file.
-
-  A split file is named by its first part, "...-00001-of-0000N.gguf". Raises
-  FileNotFoundError for a missing part, and ValueError naming the file if it is
-  damaged, of another version, no first part, or without the package `gguf`.
-  """
+  """Reads metadata and descriptions of tensors, of all parts of a split file,
+  named by its first part, "...-00001-of-0000N.gguf". Raises FileNotFoundError
+  for a missing part, ValueError naming a file that is damaged, of another
+  version or no first part, or without the package `gguf`."""
   path = pathlib.Path(path)
   try:
     about = path.stat()

@@ -16,10 +16,8 @@ _SHARED_GATE = "ffn_gate_inp_shexp"
 
 
 def tensors(path) -> dict[str, files.Entry]:
-  """Opens all tensors of a file by Hugging Face's names.
-
-  Names that no table has stay as in the file.
-  """
+  """Opens all tensors of a file by Hugging Face's names. Names that no table
+  has stay as in the file."""
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
   top = {**architectures.TOP, **row.top}
@@ -76,11 +74,9 @@ def _heads(prefix, metadata, key):
 
 
 def _halves(x, heads):
-  """Returns rows with the two halves of a head rotated, not neighbours.
-
-  Here row 2 i of a head and the one after it are the i-th pair; there they are
-  rows i and head_dim / 2 + i.
-  """
+  """Returns rows with the two halves of a head rotated, not neighbours. Here
+  row 2 i of a head and the one after it are the i-th pair; there they are rows
+  i and head_dim / 2 + i."""
   pairs = x.reshape(heads, -1, 2, *x.shape[1:])
   return pairs.swapaxes(1, 2).reshape(x.shape)
 

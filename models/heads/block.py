@@ -1,12 +1,10 @@
 """Block drafters: one forward drafts several tokens (DFlash, DSpark, JetSpec).
 
-A few layers read the root and a mask for each token after it, all at once, and
-attend to each other and to keys and values that the layers' own projections
-make of the target's features. What they say of a position depends on no other
-drafted token: the distribution is a product. DSpark adds to the logits a bias
-of the token before, of low rank, so that children of all nodes of a level cost
-one small product and no forward; JetSpec's positions attend to those before
-them alone.
+A few layers read the root and a mask for each further token, attending to each
+other and to their own projections of the target's features. No position depends
+on another drafted token: the distribution is a product. DSpark adds a low-rank
+bias by the token before, one small product a level; JetSpec's positions are
+causal.
 
 Formats were read in z-lab/dflash (model.py) and deepseek-ai/DeepSpec
 (deepspec/modeling/dspark); docs/heads.md names the commits.
@@ -37,31 +35,23 @@ from models.transformer import views
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of a block drafter.
-
-  Attributes:
-    layers: a `transformer.Config` with the sizes of its layers; its `dim` is
-      the target's, its vocabulary is not used.
-    block_size: tokens of a block, the root included.
-    mask_token: token whose embedding stands for what is to be drafted.
-    num_features: layers of the target that it reads.
-    markov_rank: rank of the bias by the token before; 0 for none.
-    from_root: whether the position of a token predicts the next one, so that a
-      block drafts `block_size` tokens; else its own, and it drafts one less.
-    causal: whether positions attend to those before them alone.
-    draft_vocab: tokens that it can draft, `params["tokens"]`, with their rows
-      of the target's output layer, `params["output"]`; 0: all.
-    markov_root: whether the root biases the first token too; not where layers
-      have learned without a bias, since they have read the root.
-  """
+  """The architecture of a block drafter."""
+  # A `transformer.Config` with the sizes of its layers; its `dim` is the
+  # target's, its vocabulary is not used
   layers: Any
-  block_size: int = 8
-  mask_token: int = 0
-  num_features: int = 1
-  markov_rank: int = 0
+  block_size: int = 8  # Tokens of a block, the root included
+  mask_token: int = 0  # Token whose embedding stands for what is to be drafted
+  num_features: int = 1  # Layers of the target that it reads
+  markov_rank: int = 0  # Rank of the bias by the token before; 0 for none
+  # Whether the position of a token predicts the next one, so that a block
+  # drafts `block_size` tokens; else its own, and it drafts one less
   from_root: bool = False
-  causal: bool = False
+  causal: bool = False  # Whether positions attend to those before them alone
+  # Tokens that it can draft, `params["tokens"]`, with their rows of the
+  # target's output layer, `params["output"]`; 0: all
   draft_vocab: int = 0
+  # Whether the root biases the first token too; not where layers have learned
+  # without a bias, since they have read the root
   markov_root: bool = True
 
   def __post_init__(self):
@@ -173,12 +163,10 @@ def _projected(config, params, x, cache, slots):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters: `network`, and tables by token.
-
-  These are `markov_in [V, r]` and `markov_out [N, r]` for a bias by the token
-  before, and, if the N tokens that it can draft are not all, `tokens [N]`
-  int32, the first ones, and their rows `output [N, F]` of the target's.
-  """
+  """Returns random parameters: `network`, and tables by token. These are
+  `markov_in [V, r]` and `markov_out [N, r]` for a bias by the token before,
+  and, if the N tokens that it can draft are not all, `tokens [N]` int32, the
+  first ones, and their rows `output [N, F]` of the target's."""
   cfg = config.layers
   x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
   params = {"network": _Network(config).lazy_init(

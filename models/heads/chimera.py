@@ -1,17 +1,15 @@
 """Chimera (arXiv 2402.15758): trigrams for near tokens, one layer for all.
 
-The trigram encoder, a small network on the embeddings of three tokens, stands
-for the lower layers of the target. The full context encoder, one decoder layer,
-reads it at the root and at each drafted token, and attends to the target's last
-hidden states of the text, to the trigrams of the text and of the path, and to
-its own outputs for the path, which stand for hidden states that the target has
-not computed. Level i has an output layer of its own, on that output joined with
-the hidden state before the root (the residual connection).
+The trigram encoder, a small network on three embeddings, replaces the target's
+lower layers. The full context encoder, one decoder layer, reads it and attends
+to the text's last hidden states and trigrams, the path's trigrams, and its own
+outputs for the path in place of missing hidden states. Level i has its own
+output layer, on that output joined with the hidden state before the root.
 
-Written from the forward that kafkayu/Chimera@1650c932 trains with
-(chimera/chimera/model/Chimera_model.py); what its drafting reads differs from
-it. There a trigram that has fewer than two tokens before it repeats one; here
-the first token of a text is in no trigram, since a head is not told it.
+Written from the training forward of kafkayu/Chimera@1650c932
+(chimera/chimera/model/Chimera_model.py), whose drafting reads differently.
+There a trigram with fewer than two predecessors repeats a token; here a text's
+first token is in no trigram, since a head does not see it.
 """
 
 import dataclasses
@@ -44,15 +42,11 @@ _KEY_AXIS, _VALUE_AXIS = 3, 2
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layer: a `transformer.Config` with the sizes of the full context encoder.
-      Files hold none of them: they are those of the target's layers there.
-    heads: output layers: the levels that it can draft.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of the full context encoder. Files
+  # hold none of them: they are those of the target's layers there.
   layer: Any
-  heads: int = 4
+  heads: int = 4  # Output layers: the levels that it can draft
 
   def __post_init__(self):
     if self.layer.window:
@@ -62,10 +56,8 @@ class Config:
 
 @flax.struct.dataclass
 class _State:
-  """Keys and values of hidden states, then of trigrams; the last of each.
-
-  These are `feature [B, F]`, and `recent [B, 3]` int32 tokens, `NONE` for none.
-  """
+  """Keys and values of hidden states, then of trigrams; the last of each. These
+  are `feature [B, F]`, and `recent [B, 3]` int32 tokens, `NONE` for none."""
   cache: Cache
   feature: Array
   recent: Array
@@ -74,9 +66,8 @@ class _State:
 @flax.struct.dataclass
 class _Draft:
   """Keys and values of the text; a block of the inner nodes, and their grams.
-
-  The block has 2I slots, trigrams before outputs; `grams [B, I, 3]` are int32.
-  """
+  The block has 2I slots, trigrams before outputs; `grams [B, I, 3]` are
+  int32."""
   context: tuple[Array, Array]
   block: Block
   grams: Array
@@ -128,12 +119,9 @@ def head(config: Config, target) -> Head:
 
 def _rounds(config: Config, target, params, target_params, features, tokens,
             depth: int):
-  """Returns what the head predicts on its own outputs; see `of_pairs`.
-
-  As in `own_features.rounds`, pair t of round r stands for the node r levels
-  below the root that pair t - r ends in. Its outputs stand for the target's
-  hidden states.
-  """
+  """Returns the head's predictions on its own outputs; see `of_pairs`. As in
+  `own_features.rounds`, pair t of round r is the node r levels below the root
+  of pair t - r."""
   spec, (batch, length) = assembly.Spec(config, target), tokens.shape
   order = np.arange(length)
   back = order[:, None] - order[None]  # How far back a pair is.

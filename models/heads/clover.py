@@ -1,16 +1,15 @@
 """Clover (arXiv 2405.00263) and Clover-2 (2408.00264): a light recurrence.
 
-A few decoder layers, the augmenting block, read the target's last hidden states
-once a step. Then each drafted token changes a state (the regressive
-connection): in the attention decoder the state is the query and the token's
-embedding the only key, so that each head adds its value times the cosine of
-query and key. Logits are the target's output layer on the state. A level of a
-tree costs a few products, and no layer.
+The augmenting block, a few decoder layers, reads the target's last hidden
+states once a step. Each drafted token then updates a state (the regressive
+connection): attention with the state as query and the token's embedding as only
+key adds each head's value times the cosine of both. Logits are the target's
+output layer on the state, so a tree level costs a few products and no layer.
 
-Clover-2 reads the root before the augmenting block, not after it, and adds a
-projection of state and embedding before the output layer: its section 3 names
-both as changes to Clover, of which there is no public code. The format was read
-in XiaoBin1992/clover@9d37214a (clover/model/clover2.py).
+Clover-2 reads the root before the augmenting block, and projects state and
+embedding before the output layer (its section 3). There is no public code of
+Clover. The format was read in XiaoBin1992/clover@9d37214a
+(clover/model/clover2.py).
 """
 
 import dataclasses
@@ -38,19 +37,14 @@ _THETA = 1e4
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layers: a `transformer.Config` with the sizes of the augmenting block; its
-      `num_heads` and `norm_eps` are those of the attention decoder too, its
-      vocabulary is not used.
-    version: 1, of Clover, or 2.
-    own_embedding: whether it has an embedding of its own; else it reads the
-      rows of the target's output layer, which is what published ones begin
-      with.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of the augmenting block; its
+  # `num_heads` and `norm_eps` are those of the attention decoder too, its
+  # vocabulary is not used
   layers: Any
-  version: int = 2
+  version: int = 2  # 1, of Clover, or 2
+  # Whether it has an embedding of its own; else it reads the rows of the
+  # target's output layer, which is what published ones begin with
   own_embedding: bool = False
 
   def __post_init__(self):

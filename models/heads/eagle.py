@@ -1,18 +1,14 @@
 """EAGLE (arXiv 2401.15077, 2406.16858, 2503.01840): a layer on features.
 
-The head is a decoder layer that reads, for each token, its embedding and the
-target's features of the token before it, and makes features of its own: these
-take the place of the target's where a token was drafted. EAGLE-1 and -2 read
-the last hidden state, and share the target's output layer; EAGLE-3 reads the
-outputs of three layers and has an output layer of its own, perhaps of the most
-frequent tokens alone. The draft vocabulary is `params["tokens"]`. An output
-layer that is rows of the target's, `params["output"]`, is not learned.
+A decoder layer reads each token's embedding and the target's features of the
+token before, and makes features for drafted tokens. EAGLE-1 and -2 read the
+last hidden state and share the target's output layer; EAGLE-3 reads three
+layers and has its own, perhaps of the most frequent tokens, `params["tokens"]`.
+A shared output layer, `params["output"]`, is not trained.
 
-FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the embedding of the token is
-the gate of a feed-forward layer on the projected features, and so picks among
-more dimensions (section 3.1); and the layer has two outputs, one for logits and
-one for the features that it reads next, each with a loss of its own (section
-3.2).
+FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the token's embedding gates a
+feed-forward layer on the features (section 3.1), and separate outputs give
+logits and the next features, each with its own loss (section 3.2).
 """
 
 import dataclasses
@@ -35,33 +31,26 @@ VERSIONS = (1, 3)
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layer: a `transformer.Config` with the sizes of its one layer; its `dim` is
-      that of the head, its vocabulary is not used.
-    version: 1, of EAGLE-1 and -2, or 3.
-    draft_vocab: tokens that it can draft; 0: all of the target's. Of 3 alone.
-    shared_output: whether its output layer is that of the target, of the
-      `draft_vocab` tokens alone. Of 3 alone.
-    own_embedding: whether it has an embedding of its own.
-    norm_before_residual: whether the residual stream begins after the norm of
-      the features. Of 3 alone.
-    bias: whether the projection of the features has a bias.
-    sampled_features: whether the token picks from them, see FSPAD. Of 1 alone.
-    decoupled: whether logits and features are of two outputs. Of 1 alone.
-    num_features: layers that it reads; 0: one, or three for 3.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of its one layer; its `dim` is that of
+  # the head, its vocabulary is not used
   layer: Any
-  version: int = 3
+  version: int = 3  # 1, of EAGLE-1 and -2, or 3
+  # Tokens that it can draft; 0: all of the target's. Of 3 alone.
   draft_vocab: int = 0
+  # Whether its output layer is that of the target, of the `draft_vocab` tokens
+  # alone. Of 3 alone.
   shared_output: bool = False
-  own_embedding: bool = False
+  own_embedding: bool = False  # Whether it has an embedding of its own
+  # Whether the residual stream begins after the norm of the features. Of 3
+  # alone.
   norm_before_residual: bool = False
-  bias: bool = False
+  bias: bool = False  # Whether the projection of the features has a bias
+  # Whether the token picks from them, see FSPAD. Of 1 alone.
   sampled_features: bool = False
+  # Whether logits and features are of two outputs. Of 1 alone.
   decoupled: bool = False
-  num_features: int = 0
+  num_features: int = 0  # Layers that it reads; 0: one, or three for 3
 
   def __post_init__(self):
     if self.version not in VERSIONS:
@@ -121,11 +110,9 @@ class Network(nn.Module):
           jnp.dtype(layer.dtype))
 
   def __call__(self, embeddings, hidden, features, cache, block, slot, view):
-    """Returns `[B, T, width]` of the layer, and its block.
-
-    It reads `embeddings [B, T, F]` of tokens, and `hidden [B, T, width]` that
-    it made itself or, if that is None, the target's `features`.
-    """
+    """Returns `[B, T, width]` of the layer, and its block. It reads `embeddings
+    [B, T, F]` of tokens, and `hidden [B, T, width]` that it made itself or, if
+    that is None, the target's `features`."""
     if hidden is None:
       features = [x.astype(embeddings.dtype) for x in features]
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
@@ -198,11 +185,9 @@ def head(config: Config, target) -> Head:
 
 
 def init(key, config: Config, target):
-  """Returns random parameters: `layer`, and tables by token.
-
-  These are `embedding` and `tokens [draft_vocab]` int32, the first ones, where
-  the head has its own, and a shared `output [draft_vocab, F]`.
-  """
+  """Returns random parameters: `layer`, and tables by token. These are
+  `embedding` and `tokens [draft_vocab]` int32, the first ones, where the head
+  has its own, and a shared `output [draft_vocab, F]`."""
   return own_features.init(Network, key, config, target,
                            config.num_features or config.version)
 

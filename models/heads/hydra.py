@@ -1,12 +1,10 @@
 """Hydra (arXiv 2402.05109): Medusa heads that depend on the draft so far.
 
 Head i reads the target's last hidden state before the root, and the embeddings
-of the root and of the i drafted tokens after it: so each node of a tree has a
-distribution of its own, of a product with few rows. Hydra++ (section 4) puts a
-decoder layer over the hidden states of all tokens first.
-
-The format was read in zankner/Hydra@3f39fbd2 (mlp_head.py, prefix_mlp_head.py
-of hydra/model/hydra_heads).
+of the root and i drafted tokens: each tree node has its own distribution, at a
+product of few rows. Hydra++ (section 4) first applies a decoder layer to all
+hidden states. The format was read in zankner/Hydra@3f39fbd2 (mlp_head.py,
+prefix_mlp_head.py of hydra/model/hydra_heads).
 """
 
 import dataclasses
@@ -35,13 +33,10 @@ _PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 
 @dataclasses.dataclass(frozen=True)
 class Config(medusa.Config):
-  """Sizes of the heads.
-
-  Attributes:
-    prefix: a `transformer.Config` of the layer that reads the hidden states
-      first (Hydra++), or None. Files hold none of its sizes, which are those of
-      the target's layers there.
-  """
+  """Sizes of the heads."""
+  # A `transformer.Config` of the layer that reads the hidden states first
+  # (Hydra++), or None. Files hold none of its sizes, which are those of the
+  # target's layers there.
   prefix: Any = None
 
 
@@ -52,10 +47,8 @@ class _Heads(nn.Module):
 
   @nn.compact
   def __call__(self, x, only=None):
-    """Returns logits `[..., V]` of each head, or of number `only` alone.
-
-    `x [..., (1 + H) F]` is a hidden state and the embeddings of H tokens.
-    """
+    """Returns logits `[..., V]` of each head, or of number `only` alone. `x
+    [..., (1 + H) F]` is a hidden state and the embeddings of H tokens."""
     cfg, dim = self.config, self.target.dim
     linear = functools.partial(layers.Linear, dim, True,
                                jnp.dtype(self.target.dtype),

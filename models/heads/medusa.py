@@ -1,8 +1,8 @@
 """Medusa (arXiv 2401.10774): heads that each predict one of the next tokens.
 
-Head i reads the target's last hidden state at a token and predicts the token
-i + 1 places after it, whatever stands between: the draft distribution is a
-product. A step costs the heads once, however large the tree.
+Head i predicts, from the target's last hidden state at a token, the token i + 1
+positions after it: the draft distribution is a product. A step costs the heads
+once, however large the tree.
 """
 
 import dataclasses
@@ -29,15 +29,10 @@ from models.transformer import quantization
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of the heads.
-
-  Attributes:
-    heads: how many there are: the levels that they can draft.
-    blocks: residual blocks of a head before its output layer.
-    weights: format of matrices, one of `quantization.WEIGHTS`.
-  """
-  heads: int = 4
-  blocks: int = 1
+  """Sizes of the heads."""
+  heads: int = 4  # How many there are: the levels that they can draft
+  blocks: int = 1  # Residual blocks of a head before its output layer
+  # Format of matrices, one of `quantization.WEIGHTS`
   weights: str = quantization.DTYPE
 
 

@@ -1,11 +1,9 @@
 """Next-token modules (MTP) of DeepSeek-V3 (arXiv 2412.19437, section 2.2).
 
-A module is trained with its target, in whose checkpoint it lies. It norms the
-embedding of a token and the target's last state before it (but for MiMo's
-module that state is already normed), projects both to
-one, and goes through a decoder layer and a norm of its own; embedding and
-output layer are the target's. It drafts several tokens by reading what it made
-of the last one instead of the target's state, as EAGLE-1 does.
+A module comes in its target's checkpoint. It norms a token's embedding and the
+target's last state before it (already normed for MiMo), projects both to one,
+and applies a decoder layer and a norm; embedding and output layer are the
+target's. It drafts on from its own states, as EAGLE-1 does.
 """
 
 import dataclasses
@@ -27,13 +25,9 @@ from models.transformer import layers
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of a module.
-
-  Attributes:
-    layer: a `transformer.Config` of its one layer, see `layer_of`.
-    masks_first: whether the embedding of the first pair is left out (MiMo).
-  """
-  layer: Any
+  """The architecture of a module."""
+  layer: Any  # A `transformer.Config` of its one layer, see `layer_of`
+  # Whether the embedding of the first pair is left out (MiMo)
   masks_first: bool = False
   own_embedding: ClassVar[bool] = False
   draft_vocab: ClassVar[int] = 0

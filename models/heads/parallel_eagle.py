@@ -1,13 +1,9 @@
 """P-EAGLE (arXiv 2602.01469): layers of EAGLE-3 that draft a block at once.
 
-The pairs of a text are read as EAGLE-3 reads them. For each token that is to be
-drafted after the first one there is a pair of a mask token and of one trained
-vector in place of the target's features, and all of them go through the layers
-at once. What they say of a position depends on no other drafted token: the
-distribution is a product.
-
-The format was read in vllm's tests of parallel drafting (`mask_hidden`,
-`ptd_token_id`); no published file was at hand.
+Each further token to draft is a pair of a mask token and one trained vector in
+place of features; all pairs go through the layers at once, so the distribution
+is a product. The format was read in vllm's tests of parallel drafting
+(`mask_hidden`, `ptd_token_id`); no published file was available.
 """
 
 import dataclasses
@@ -36,27 +32,17 @@ from models.transformer import views
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The architecture of the head.
-
-  Attributes:
-    layers: a `transformer.Config` with the sizes of its layers; its vocabulary
-      is not used.
-    depth: tokens that are drafted, at most; files do not say how many.
-    mask_token: token whose embedding stands for what is not known.
-    draft_vocab: tokens that it can draft; 0: all of the target's.
-    shared_output: see `eagle.Config`.
-    own_embedding: whether it has an embedding of its own.
-    norm_before_residual: see `eagle.Config`.
-    num_features: layers of the target that it reads.
-  """
+  """The architecture of the head."""
+  # A `transformer.Config` with the sizes of its layers; its vocabulary is not
+  # used
   layers: Any
-  depth: int = 8
-  mask_token: int = 0
-  draft_vocab: int = 0
-  shared_output: bool = False
-  own_embedding: bool = False
-  norm_before_residual: bool = False
-  num_features: int = 3
+  depth: int = 8  # Tokens that are drafted, at most; files do not say how many
+  mask_token: int = 0  # Token whose embedding stands for what is not known
+  draft_vocab: int = 0  # Tokens that it can draft; 0: all of the target's
+  shared_output: bool = False  # See `eagle.Config`
+  own_embedding: bool = False  # Whether it has an embedding of its own
+  norm_before_residual: bool = False  # See `eagle.Config`
+  num_features: int = 3  # Layers of the target that it reads
 
   def __post_init__(self):
     if self.layers.scan_layers:
@@ -167,9 +153,8 @@ def _network(spec, params, *arguments, **named):
 
 def init(key, config: Config, target):
   """Returns random parameters: `network`, `mask_hidden`, tables by token.
-
-  `mask_hidden [1, F]` is of all features; the tables are those of `eagle.init`.
-  """
+  `mask_hidden [1, F]` is of all features; the tables are those of
+  `eagle.init`."""
   layers = config.layers
   embeddings, _, features = own_features.abstract_features(
       config, layers, target, config.num_features)

@@ -1,7 +1,7 @@
 """Prompt tokens of parallel prompt decoding (arXiv 2405.18628).
 
-Their embeddings are all that is trained. They are no head: the target itself
-says, after the i-th of them, what comes i + 1 tokens after the token before.
+Only their embeddings are trained: after the i-th of them the target itself
+predicts the token i + 1 positions on.
 """
 
 import dataclasses
@@ -31,11 +31,9 @@ def target(config: Config, architecture) -> LanguageModel:
 def with_chains(config: Config, architecture, params, tokens,
                 anchors: tuple[int, ...]):
   """Returns what the target says of texts, and guesses after A anchors.
-
   `params` are the target's, with those of `init`. Returns logits `[B, T, V]` of
   tokens `[B, T]`, and `[B, A, prompts, V]` of the tokens from the second one
-  after each anchor.
-  """
+  after each anchor."""
   (batch, length), count = tokens.shape, config.prompts
   places, order = np.asarray(anchors), np.arange(count)
   chains = jnp.broadcast_to(jnp.asarray(np.tile(-1 - order, len(places)),

@@ -1,9 +1,8 @@
 """Matrices in 8 bits with a scale for each block, as DeepSeek-V3 is published.
 
-A matrix `x` of float8 has a tensor `x_scale_inv` with what each of its blocks
-is multiplied by (arXiv 2412.19437, section 3.3.2). Weights are read as such
-products, as by the authors' own conversion to bfloat16; activations are not
-rounded.
+A float8 matrix `x` has a tensor `x_scale_inv` of block scales (arXiv
+2412.19437, section 3.3.2). Weights are read as the products; activations are
+not rounded.
 """
 
 import numpy as np
@@ -15,10 +14,8 @@ FIELD, _METHOD, _SIZES = "quantization_config", "fp8", "weight_block_size"
 
 
 def is_known(given) -> bool:
-  """Returns whether a `quantization_config` is one of such blocks.
-
-  Raises ValueError for float8 without blocks of two sizes.
-  """
+  """Returns whether a `quantization_config` is one of such blocks. Raises
+  ValueError for float8 without blocks of two sizes."""
   if not isinstance(given, dict) or given.get("quant_method") != _METHOD:
     return False
   sizes = given.get(_SIZES)
@@ -30,10 +27,8 @@ def is_known(given) -> bool:
 
 
 def dequantized(path, found):
-  """Returns the dict of `Tensor`, matrices multiplied by their scales.
-
-  `path` is that of the `config.json`, which has the sizes of blocks.
-  """
+  """Returns the dict of `Tensor`, matrices multiplied by their scales. `path`
+  is that of the `config.json`, which has the sizes of blocks."""
   scales = {name for name in found if name.endswith(SCALE)
             and name.removesuffix(SCALE) in found}
   if not scales:

@@ -1,9 +1,8 @@
 """Reads and writes the `config.json` of Hugging Face folders.
 
-Every field is either understood, or known not to change what the model
-computes, or refused by its name if some family has it and the computation
-depends on it. Published files also hold other fields, which transformers
-ignores: a warning names them.
+Each field is read, known to be irrelevant, or refused if some family's
+computation depends on it. A warning names other fields, which transformers
+ignores.
 """
 
 import dataclasses
@@ -142,9 +141,7 @@ def is_hf(folder) -> bool:
 
 def read(folder) -> transformer.Config:
   """Reads the architecture of a folder of transformers 4 or 5, or a GGUF file.
-
-  Raises FileNotFoundError; and ValueError, naming a field and its value.
-  """
+  Raises FileNotFoundError; and ValueError, naming a field and its value."""
   path = pathlib.Path(folder) / FILE
   if gguf_files.is_gguf(folder):
     path = pathlib.Path(folder)
@@ -236,9 +233,7 @@ def _sizes(family):
 
 def fields(config: transformer.Config) -> dict:
   """Returns the `config.json` of an architecture, for transformers 4 and 5.
-
-  Raises ValueError for a field that the format of its family would lose.
-  """
+  Raises ValueError for a field that the format of its family would lose."""
   name = config.family
   module = _MODULES.get(name, llama if name in llama.FAMILIES else masked)
   if module is masked:

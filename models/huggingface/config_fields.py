@@ -1,9 +1,7 @@
 """Fields of a `config.json`: their types and ranges, checked in one place.
 
-`FIELDS` has every field of Hugging Face's files that this package reads,
-`ARCHITECTURE` those of `transformer.Config`. The ranges are far wider than
-published models; what lies outside is a damaged or hostile file, which is
-refused before anything of that size is allocated.
+Ranges far exceed published models: they refuse damaged or hostile files before
+anything of that size is allocated.
 """
 
 import dataclasses
@@ -127,10 +125,8 @@ _NO_DEFAULT = object()
 
 
 def take(fields, name, default=_NO_DEFAULT):
-  """Takes a field out, checked by `FIELDS`; null counts as absent.
-
-  Raises ValueError if it is absent and there is no default.
-  """
+  """Takes a field out, checked by `FIELDS`; null counts as absent. Raises
+  ValueError if it is absent and there is no default."""
   value = fields.pop(name, None)
   if value is None:
     if default is _NO_DEFAULT:
@@ -164,10 +160,8 @@ def own_attention_and_norms(config) -> dict:
 
 
 def take_own_code(fields, family, known: str):
-  """Takes out the code that files name, which has to match an expression.
-
-  It is not run: what it computes is computed here.
-  """
+  """Takes out the code that files name, which has to match an expression. It is
+  not run: what it computes is computed here."""
   for value in take(fields, "auto_map", {}).values():
     if not re.match(known, str(value).rpartition("--")[2]):
       raise ValueError(f"auto_map: {json_files.shortened(str(value))} of "
@@ -175,10 +169,8 @@ def take_own_code(fields, family, known: str):
 
 
 def architecture(values: dict) -> transformer.Config:
-  """Returns the `transformer.Config` of a dict of its fields, from JSON.
-
-  Raises ValueError for a field that is unknown, missing, or out of range.
-  """
+  """Returns the `transformer.Config` of a dict of its fields, from JSON. Raises
+  ValueError for a field that is unknown, missing, or out of range."""
   known = {field.name: field for field in dataclasses.fields(
       transformer.Config)}
   unknown = sorted(set(values) - set(known))

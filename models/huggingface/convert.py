@@ -55,11 +55,9 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
 
 
 def open_folder(folder, *, dtype: str | None = None):
-  """Opens a folder: its parameters are checked, but not read yet.
-
-  Returns a `transformer.Config`, and a dict from the names of its parameters,
-  such as "layers/layer_0/attention/key/kernel", to `() -> numpy array`.
-  """
+  """Opens a folder: its parameters are checked, but not read yet. Returns a
+  `transformer.Config`, and a dict from the names of its parameters, such as
+  "layers/layer_0/attention/key/kernel", to `() -> numpy array`."""
   config = hf_config.read(folder)
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
   found = tensor_names.with_base(config, tensor_files.tensors(folder))
@@ -80,10 +78,8 @@ def open_folder(folder, *, dtype: str | None = None):
 def layer_tensors(path, config: transformer.Config, prefix: str,
                   found: dict) -> dict:
   """Returns `found` with the parameters of one layer in place of its tensors.
-
   Tensors f"{prefix}.*" become f"{prefix}.{name}", such as the name
-  "attention/key/kernel"; the architecture has `num_layers=1`.
-  """
+  "attention/key/kernel"; the architecture has `num_layers=1`."""
   rest, of_layer = dict(found), "layers/layer_0/"
   for name, leaf in _named(transformer.abstract_params(config)):
     if not name.startswith(of_layer):
@@ -104,11 +100,9 @@ def layer_tensors(path, config: transformer.Config, prefix: str,
 
 def to_hf(folder, config: transformer.Config, params: types.Params,
           tokenizer=None) -> None:
-  """Writes a model so that transformers loads it.
-
-  The folder appears whole or not at all; an existing one is replaced. It has
-  the format of `config.family`. Raises ValueError for what this has not.
-  """
+  """Writes a model so that transformers loads it. The folder appears whole or
+  not at all; an existing one is replaced. It has the format of `config.family`.
+  Raises ValueError for what this has not."""
   with atomic.replacing(folder) as partial:
     eos_id = None
     if tokenizer is not None:
@@ -160,11 +154,9 @@ def _check(folder, found, source, shape):
 
 
 def _read(name, leaf, shape, sources):
-  """Reads a parameter as a numpy array of the leaf's shape and type.
-
-  `sources` are pairs of a `TensorSlice` and a `Tensor`, each of `shape`: one,
-  or one for each index of `tensor_names.stacked`.
-  """
+  """Reads a parameter as a numpy array of the leaf's shape and type. `sources`
+  are pairs of a `TensorSlice` and a `Tensor`, each of `shape`: one, or one for
+  each index of `tensor_names.stacked`."""
   if len(sources) == 1:
     [(place, tensor)] = sources
     x = place.read(tensor.read()).astype(leaf.dtype, copy=False)

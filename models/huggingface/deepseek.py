@@ -1,10 +1,9 @@
-"""The fields of `config.json` that DeepSeek-V2 and its likes have.
+"""The fields of `config.json` of DeepSeek-V2 and its likes.
 
-Latent attention, and mixtures of experts after some first layers: DeepSeek-V2
-and -V3, Kimi K2 (a DeepSeek-V3), GLM-4.7-Flash and, without experts, Youtu-LLM.
-DeepSeek-V3.2 and GLM-5 attend to those `index_topk` tokens alone that an
-indexer chooses: up to this length to all. Here that is the longest text, and
-the indexer is not read, so that every text has the logits of transformers.
+Latent attention, and experts after some first layers: DeepSeek-V2 and -V3, Kimi
+K2, GLM-4.7-Flash, and Youtu-LLM without experts. DeepSeek-V3.2 and GLM-5 attend
+to `index_topk` tokens that an indexer chooses, which is all up to that length:
+the longest text here, so that the indexer is not read.
 """
 
 import math
@@ -66,10 +65,8 @@ def names(config):
 
 class HeadRows(NamedTuple):
   """Rows of each head in a tensor of its keys and values; a `TensorSlice`.
-
   `sizes` are rows of a head in part 0, of keys, whose parameter has them
-  transposed, and in part 1; `inputs` are columns of the tensor.
-  """
+  transposed, and in part 1; `inputs` are columns of the tensor."""
   source: str
   part: int
   sizes: tuple[int, int]

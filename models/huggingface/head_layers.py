@@ -18,13 +18,10 @@ _BIASES = {"qkv_bias": "self_attn.q_proj", "out_bias": "self_attn.o_proj",
 
 def config(path, found: dict, dtype: str, target, tensors: dict,
            prefix: str = "layers.0", family: str = ""):
-  """Returns the architecture of the layers of a head.
-
-  Configs give positions for texts of training, often 2,048; as positions are
-  rotary, those of the target will do. The layers are those of a family, "" for
-  Qwen3 or Llama, by the tensors; `prefix` is of those of the first layer.
-  Raises ValueError for a field that is wrong, or layers with a window.
-  """
+  """Returns the architecture of a head's layers, by the tensors those of
+  `family`, "" for Qwen3 or Llama; `prefix` is of the first layer's tensors.
+  Positions are the target's: configs name the training length, often 2,048.
+  Raises ValueError for a wrong field, or layers with a window."""
   _check_windows(path, found)
   given = {name: found[name] for name in _FIELDS if name in found}
   has_norms = f"{prefix}.self_attn.q_norm.weight" in tensors

@@ -101,10 +101,8 @@ def is_prompts(folder) -> bool:
 
 
 def load_prompts(folder, target: transformer.Config):
-  """Reads prompt tokens of parallel prompt decoding.
-
-  Returns the target that knows them, and its parameter `prompts [prompts, F]`.
-  """
+  """Reads prompt tokens of parallel prompt decoding. Returns the target that
+  knows them, and its parameter `prompts [prompts, F]`."""
   found = _opened(folder, target, target.dtype)
   lm = found.module.target(found.config, target)
   name = found.format.names(found.config, {})["prompts"]
@@ -127,12 +125,10 @@ def config(folder, target: transformer.Config):
 
 def load(folder, target: transformer.Config, dtype: str | None = None,
          weights: str = quantization.DTYPE, target_params=None) -> Loaded:
-  """Reads a head.
-
-  Its type is that of the target where `dtype` is None; `target_params` are
-  needed where it shares the target's output layer. Raises FileNotFoundError;
-  and ValueError, naming a field or tensor that is wrong or unlike the target.
-  """
+  """Reads a head. Its type is that of the target where `dtype` is None;
+  `target_params` are needed where it shares the target's output layer. Raises
+  FileNotFoundError; and ValueError, naming a field or tensor that is wrong or
+  unlike the target."""
   found = _opened(folder, target, dtype, weights)
   path, tensors = found.folder.path, found.folder.tensors
   head = found.module.head(found.config, found.folder.target)
@@ -262,12 +258,10 @@ def _with_weights(config, weights):
 
 def save(folder, module, config, params, kept, metadata=None,
          weights=quantization.DTYPE) -> None:
-  """Writes a head as it is published, in the type of its parameters.
-
-  The folder appears whole or not at all; an existing one is replaced. `module`
-  is such as `models.heads.eagle`, `kept` has the layers of the target that it
-  reads, `metadata` is for people to read.
-  """
+  """Writes a head as it is published, in the type of its parameters. The folder
+  appears whole or not at all; an existing one is replaced. `module` is such as
+  `models.heads.eagle`, `kept` has the layers of the target that it reads,
+  `metadata` is for people to read."""
   found = formats.of_module(module)
   if getattr(getattr(config, "layer", None), "latent_dim", 0):
     raise ValueError(f"latent_dim={config.layer.latent_dim}: a head with "

@@ -13,11 +13,9 @@ FULL, LINEAR, _SLIDING = (f"{kind}_attention"
 
 
 def windows(fields, family, num_layers, every):
-  """Reads the window, and which layers see all positions nevertheless.
-
-  Where no field says, that is every `every`-th layer. Returns fields of
-  `transformer.Config`; none if all layers see all positions.
-  """
+  """Reads the window, and which layers see all positions nevertheless. Where no
+  field says, that is every `every`-th layer. Returns fields of
+  `transformer.Config`; none if all layers see all positions."""
   window = _take(fields, "sliding_window", None)
   if window is not None:
     config_fields.take_one_of(fields, "sliding_window_size", family, (window,))
@@ -35,11 +33,9 @@ def windows(fields, family, num_layers, every):
 
 
 def two_ropes(fields, max_length, theta, local_theta):
-  """Reads rotary embeddings of layers with and without a window.
-
-  The bases `theta` and `local_theta` are those where `rope_parameters` have
-  none; layers with a window are never scaled. See `rope.parse`.
-  """
+  """Reads rotary embeddings of layers with and without a window. The bases
+  `theta` and `local_theta` are those where `rope_parameters` have none; layers
+  with a window are never scaled. See `rope.parse`."""
   both = dict(_take(fields, "rope_parameters", {}))
   unknown = sorted(set(both) - {FULL, _SLIDING})
   if unknown:

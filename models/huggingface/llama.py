@@ -1,8 +1,7 @@
-"""The fields of `config.json` that Llama and its likes have.
+"""The fields of `config.json` of Llama and its likes.
 
-`FAMILIES` has a row for each family: what sets it apart from a Llama, in fields
-and in names of tensors. A new one is such a row and its class in
-`config.ARCHITECTURES`.
+A row of `FAMILIES` is what differs from a Llama; a new family is a row and its
+class in `config.ARCHITECTURES`.
 """
 
 from collections.abc import Callable
@@ -31,11 +30,9 @@ _ALWAYS, _SWITCHED, _TYPED = "always", "switched", "typed"
 
 
 def parse(fields, family, common):
-  """Returns more fields of `transformer.Config` than the `common` ones.
-
-  They are taken out of `fields`, what is left there is unknown. Raises
-  ValueError for a field that is wrong or not supported.
-  """
+  """Returns more fields of `transformer.Config` than the `common` ones. They
+  are taken out of `fields`, what is left there is unknown. Raises ValueError
+  for a field that is wrong or not supported."""
   row = FAMILIES[family]
   heads, head_dim = (_take(fields, name, None)
                      for name in ("num_key_value_heads", "head_dim"))
@@ -253,31 +250,25 @@ def _window(fields, family, layers, longest):
 
 
 class Family(NamedTuple):
-  """What sets a family apart from a Llama.
-
-  Attributes:
-    fixed: fields of `transformer.Config` that no field of a file gives.
-    tied: whether embeddings are tied where no field says.
-    eps: of the norms, where no field gives it.
-    theta: base of the rotary wavelengths, where no field gives it.
-    biases: fields of biases that transformers knows in this family.
-    windows: how files give them; "" if it has none.
-    experts: fields of their number and width, and how many a token has where
-      no field gives that; () for none.
-    read: `(fields, found) -> dict`, more fields of `transformer.Config`;
-      `found` are those that have been read.
-    write: `transformer.Config -> dict`, the same as fields of `config.json`.
-    names: of tensors, where they are not those of a Llama; see `tensor_names`.
-  """
+  """What sets a family apart from a Llama."""
+  # Fields of `transformer.Config` that no field of a file gives
   fixed: dict = {}
-  tied: bool = False
-  eps: float = 1e-6
+  tied: bool = False  # Whether embeddings are tied where no field says
+  eps: float = 1e-6  # Of the norms, where no field gives it
+  # Base of the rotary wavelengths, where no field gives it
   theta: float = 10000.0
+  # Fields of biases that transformers knows in this family
   biases: tuple[str, ...] = ()
-  windows: str = ""
+  windows: str = ""  # How files give them; "" if it has none
+  # Fields of their number and width, and how many a token has where no field
+  # gives that; () for none
   experts: tuple = ()
+  # `(fields, found) -> dict`, more fields of `transformer.Config`; `found` are
+  # those that have been read
   read: Callable[..., dict] = lambda fields, found: {}
+  # `transformer.Config -> dict`, the same as fields of `config.json`
   write: Callable[..., dict] = lambda config: {}
+  # Of tensors, where they are not those of a Llama; see `tensor_names`
   names: dict[str, str] = {}
 
 

@@ -1,10 +1,9 @@
 """Masked-diffusion models of Hugging Face: LLaDA, Dream, SDAR, Fast-dLLM v2.
 
-LLaDA (arXiv 2502.09992) is a Llama whose fields and tensors have the names of
-OLMo; Dream (arXiv 2508.15487) is a Qwen2. All tokens of both see each other.
-SDAR (arXiv 2510.06303) is a Qwen3 and Fast-dLLM v2 (arXiv 2509.26328) a Qwen2
-whose tokens see their block and those before it. The files name code of their
-own, which is not run.
+LLaDA (arXiv 2502.09992) is a Llama with OLMo's names, Dream (arXiv 2508.15487)
+a Qwen2; their tokens all see each other. SDAR (arXiv 2510.06303) is a Qwen3,
+Fast-dLLM v2 (arXiv 2509.26328) a Qwen2, whose tokens see their block and those
+before. Code that the files name is not run.
 """
 
 import pathlib
@@ -89,9 +88,7 @@ def _mask(fields, family):
 
 def mask_of(folder) -> dict:
   """Returns the fields of `types.MaskedModel` but for the language model.
-
-  Raises ValueError for a folder of another family.
-  """
+  Raises ValueError for a folder of another family."""
   path = pathlib.Path(folder) / "config.json"
   fields = json_files.read(path)
   family = fields.get("model_type")

@@ -1,9 +1,7 @@
-"""The fields of `config.json` that Qwen3-Next and Qwen3.5 have.
+"""The fields of `config.json` of Qwen3-Next and Qwen3.5.
 
-Gated delta layers, and every few layers attention whose output has a gate;
-norms as Gemma's. Qwen3-Next has a mixture of experts, Qwen3.5 is read without.
-Published Qwen3.5 has images too: its text is read, where positions are the same
-along all three axes.
+Gated delta layers, some attention with an output gate, Gemma's norms; experts
+in Qwen3-Next only. Of Qwen3.5 the text model is read, without images.
 """
 
 from models.huggingface import config_fields
@@ -125,10 +123,8 @@ def _feed_forward(fields, family):
 
 
 def part_of(config, path):
-  """Returns `(sizes, groups, part)` of the `TensorSlice` of a parameter.
-
-  `path` is that inside of a layer, as `[delta, query, kernel]`.
-  """
+  """Returns `(sizes, groups, part)` of the `TensorSlice` of a parameter. `path`
+  is that inside of a layer, as `[delta, query, kernel]`."""
   whole, joint = ((1,), 1, 0), ("query", "key", "value", "gate")
   mixer, name = path[0], path[1].removesuffix("_conv")
   if mixer == "attention" and name in ("query", "gate"):

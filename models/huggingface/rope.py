@@ -34,15 +34,12 @@ _BETAS = {"beta_slow": 1.0, "beta_fast": 32.0}
 
 
 def parse(fields, max_length, theta=10000.0, part=1.0):
-  """Reads the rotary embedding as transformers 4 or 5 describes it.
-
-  Returns fields of `transformer.Config`: rope_*, and `max_length` where the
-  scaling gives another. "yarn" may be for longer texts, as in files of Qwen;
-  with "longrope" they end where the frequencies would change. Parameters that
-  are unknown are put into `fields`, as `UNKNOWN` and their names. `theta` is
-  the base where no field gives it, `part` the only share of rotated channels
-  that may be given.
-  """
+  """Reads the rotary embedding as transformers 4 or 5 describes it, as rope_*
+  fields of `transformer.Config`, and `max_length` where the scaling changes it.
+  "yarn" may extend texts, as in Qwen's files; "longrope" ends where its
+  frequencies would change. Unknown parameters go into `fields`, as `UNKNOWN`
+  and their names. `theta` is the default base, `part` the only rotated share
+  that may be given."""
   theta = _take(fields, "rope_theta", theta)
   beside = _take(fields, ORIGINAL, None)
   old = _take(fields, "rope_scaling", None)

@@ -1,13 +1,9 @@
 """Reads and writes the tensors of Hugging Face folders one by one.
 
-A safetensors file is eight bytes (the length of the header, little endian), a
-header in JSON (of each tensor its type, shape and where its bytes are), and the
-bytes: https://huggingface.co/docs/safetensors. It is read here without mapping
-it, so that no more than the tensor in hand is in memory.
-
-A matrix `x` in 8 bits has a tensor `x_scale` of the scale of each row, as the
-format int-quantized of compressed-tensors has; one of float8 may have a scale
-for each block, see `block_scales`.
+Safetensors files (https://huggingface.co/docs/safetensors) are not mapped, so
+only the current tensor is in memory. An 8-bit matrix `x` has a tensor `x_scale`
+of row scales, as int-quantized of compressed-tensors; float8 may have block
+scales, see `block_scales`.
 """
 
 import json
@@ -22,7 +18,6 @@ from models.folders import json_files
 from models.gguf import files as gguf_files
 from models.gguf import tensors as gguf_tensors
 from models.huggingface import block_scales
-from models.huggingface import torch_files
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 CONFIG = "config.json"
@@ -44,11 +39,9 @@ _NAMES = json_files.Field(dict, items=json_files.Field(str))
 
 
 class Tensor(NamedTuple):
-  """A tensor that has not been read yet.
-
-  `read` gives a fresh array, `refusal` says why it cannot be read, else it is
-  empty. A tensor of `eight_bits` is saved with a scale for each row.
-  """
+  """A tensor that has not been read yet. `read` gives a fresh array, `refusal`
+  says why it cannot be read, else it is empty. A tensor of `eight_bits` is
+  saved with a scale for each row."""
   path: pathlib.Path
   shape: tuple[int, ...]
   read: Callable[[], np.ndarray] | None
@@ -58,10 +51,8 @@ class Tensor(NamedTuple):
 
 
 def tensors(folder) -> dict[str, Tensor]:
-  """Opens all tensors of a folder or GGUF file by name; checks headers.
-
-  Raises FileNotFoundError; and ValueError for a damaged file.
-  """
+  """Opens all tensors of a folder or GGUF file by name; checks headers. Raises
+  FileNotFoundError; and ValueError for a damaged file."""
   folder = pathlib.Path(folder)
   if gguf_files.is_gguf(folder):
     return {name: Tensor(x.path, x.shape, x.read, x.refusal)
@@ -83,11 +74,9 @@ def of_file(path) -> dict[str, Tensor]:
 
 
 def write(path, shapes, dtype, read, types=None):
-  """Writes a safetensors file, one tensor after the other.
-
-  `shapes` has the shape of each name, `read` gives its array; `types` are those
-  of tensors that are not of `dtype`: int64, or int8 with a tensor of scales.
-  """
+  """Writes a safetensors file, one tensor after the other. `shapes` has the
+  shape of each name, `read` gives its array; `types` are those of tensors that
+  are not of `dtype`: int64, or int8 with a tensor of scales."""
   kinds = {name: np.dtype((types or {}).get(name, dtype)) for name in shapes}
   codes = {np.dtype(kind): code for code, kind in
            {**_DTYPES, _EIGHT_BITS: np.int8}.items()}
@@ -251,6 +240,7 @@ def _reader(path, name, dtype, shape, start, size):
 
 def _torch(path):
   """Opens the tensors of a file that torch has written."""
+  from models.huggingface import torch_files  # Few models need it.
   json_files.refuse_pointer(path)
   return {name: _stored(path, name, x)
           for name, x in torch_files.tensors(path).items()}

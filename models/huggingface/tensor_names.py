@@ -1,13 +1,10 @@
 """Names and layouts of tensors in Hugging Face's files.
 
-The names follow from those of the parameters: a table for each family, for the
-likes of Llama from `llama.FAMILIES`. Matrices are the same on both sides, with
-these exceptions. GPT-2 transposes them and has query, key and value in one
-tensor; GPT-NeoX has those in one tensor too, head by head. A column has one
-axis less. OPT's table of positions has two more rows, for positions that its
-tokenizer once needed. Each expert has its own tensors. Phi-3 is a Llama with
-query, key and value in one tensor, and both matrices that see the residual
-stream of the feed-forward layer.
+Matrices are the same on both sides, except: GPT-2 transposes them and joins
+query, key and value; GPT-NeoX joins these head by head. A column has one axis
+less. OPT's table of positions has two more rows. Each expert has its own
+tensors. Phi-3 is a Llama that joins query, key and value, and both input
+matrices of the feed-forward layer.
 """
 
 import re
@@ -124,11 +121,10 @@ _PARTS = {"gpt2": lambda _, path: _fused(path, 1),
 
 
 class TensorSlice(NamedTuple):
-  """The part of a tensor that is a parameter without the axes of `stacked`.
-
-  A tensor has groups of heads, each of which has all parts, of relative sizes;
-  `skipped` rows in front belong to none. In a transposed one inputs come first.
-  """
+  """The part of a tensor that is a parameter without the axes of `stacked`. A
+  tensor has groups of heads, each of which has all parts, of relative sizes;
+  `skipped` rows in front belong to none. In a transposed one inputs come
+  first."""
   source: str
   part: int = 0
   sizes: tuple[int, ...] = (1,)
@@ -163,9 +159,7 @@ class TensorSlice(NamedTuple):
 
 def stacked(config, name) -> tuple[int, ...]:
   """Returns sizes of the first axes of a parameter: scanned layers, experts.
-
-  Each of their indices has a tensor of its own.
-  """
+  Each of their indices has a tensor of its own."""
   layers = _scanned(config) if name.startswith("layers/layer/") else []
   of_experts = moe.is_kernel(name) and _of_layer(config, name).num_experts
   return (*([len(layers)] if layers else []),
@@ -184,10 +178,8 @@ def _of_layer(config, name):
 
 
 def places(config, name) -> list[TensorSlice]:
-  """Returns the slices of tensors that make a parameter.
-
-  There is one for each index of `stacked`, whose last axis is the fastest.
-  """
+  """Returns the slices of tensors that make a parameter. There is one for each
+  index of `stacked`, whose last axis is the fastest."""
   family = config.family
   table = _TABLES[family]
   *path, kind = name.split("/")
@@ -223,11 +215,9 @@ def _fused(path, groups):
 
 
 def with_base(config, found):
-  """Returns tensors under the names that a whole model of text has.
-
-  A model that was saved without its head has names without their first part;
-  one with images has other names.
-  """
+  """Returns tensors under the names that a whole model of text has. A model
+  that was saved without its head has names without their first part; one with
+  images has other names."""
   family, found = config.family, masked.renamed(found)
   if family in ("gemma3_text", qwen3_next.DENSE):
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
@@ -245,10 +235,8 @@ def with_base(config, found):
 
 
 def check_rest(config, found, used):
-  """Raises a ValueError that names a tensor if one would be ignored.
-
-  Next-token modules are drafters, which `heads` reads.
-  """
+  """Raises a ValueError that names a tensor if one would be ignored. Next-token
+  modules are drafters, which `heads` reads."""
   family = config.family
   table = _TABLES[family]
   embedding = table["embedding"]

@@ -1,10 +1,9 @@
 """Finds the tensors of files of `torch.save`, without torch.
 
-Such a file is a ZIP archive without compression: `data.pkl`, a pickle of a dict
-of tensors, and a file `data/<key>` for the numbers of each storage. A pickle
-may ask for any function of Python. This one is read by an interpreter of its
-own, which makes dicts, lists, tuples, texts and numbers, knows the names below,
-and refuses all others. The numbers stay in the file.
+Such a file is an uncompressed ZIP archive: `data.pkl`, a pickled dict of
+tensors, and `data/<key>` for each storage. Since a pickle may call any Python
+function, this interpreter makes only dicts, lists, tuples, texts and numbers,
+knows the names below, and refuses all others.
 """
 
 import functools
@@ -36,10 +35,8 @@ _MAX_AXES = 8
 
 
 class StoredTensor(NamedTuple):
-  """The numbers of a tensor in a file, from the byte `start` on.
-
-  `strides` and `span` count numbers; a span includes first and last element.
-  """
+  """The numbers of a tensor in a file, from the byte `start` on. `strides` and
+  `span` count numbers; a span includes first and last element."""
   dtype: np.dtype
   shape: tuple[int, ...]
   strides: tuple[int, ...]
@@ -69,11 +66,9 @@ class _Storage(NamedTuple):
 
 
 class _Machine(NamedTuple):
-  """The state of an interpreter of pickles.
-
-  `marks` are sizes of the stack at each mark, `memo` has values by number, and
-  `place` gives `key -> (first byte, bytes)` of the numbers of a storage.
-  """
+  """The state of an interpreter of pickles. `marks` are sizes of the stack at
+  each mark, `memo` has values by number, and `place` gives `key -> (first byte,
+  bytes)` of the numbers of a storage."""
   stack: list
   marks: list[int]
   memo: dict

@@ -1,8 +1,8 @@
 """Tests whether a model keeps the contract of `decoding_jax.LanguageModel`.
 
-A model that reads a mask or a position wrongly still writes text, but of
-another distribution, without an error. `check` calls a model in every way that
-the library does, and compares the logits with those of whole texts.
+A model that misreads a mask or a position still writes text, without an error.
+`check` calls it in every way that the library does, and compares with whole
+texts.
 """
 
 import functools
@@ -109,10 +109,8 @@ def _by_levels(case):
 
 
 def _after_a_commit(case):
-  """Scores the last node of a path after a commit of all others.
-
-  The other nodes keep what they should be.
-  """
+  """Scores the last node of a path after a commit of all others. The other
+  nodes keep what they should be."""
   cache, block = _committed(case)
   _, block = _score(case, cache, block, 0, len(_PARENTS))
   slots = jnp.broadcast_to(jnp.asarray(_PATH), (len(_LENGTHS), len(_PATH)))
@@ -140,10 +138,8 @@ _CALLS = (
 
 
 def _committed(case):
-  """Returns a cache of each row's prefix, scored in parts; an empty block.
-
-  What stands after a shorter prefix is junk.
-  """
+  """Returns a cache of each row's prefix, scored in parts; an empty block. What
+  stands after a shorter prefix is junk."""
   cache = case.lm.init_cache(len(_LENGTHS), _SLOTS)
   order = np.broadcast_to(np.arange(_PART), (len(_LENGTHS), _PART))
   for start in range(0, case.prefix.shape[1], _PART):

@@ -1,8 +1,7 @@
 """Tests whether a drafter keeps the contract of `decoding_jax.Drafter`.
 
-A drafter with a wrong mask, or whose children are not the samples that it says
-they are, drafts all the same, and the texts have another distribution.
-`check_drafter` runs some steps of many rows, and looks at each tree.
+A wrong mask, or children that are not the declared samples, would bias texts
+without an error. `check_drafter` inspects the trees of some steps of many rows.
 """
 
 import functools
@@ -286,11 +285,9 @@ def _check_done(step, before, after):
 
 
 def _check_samples(drafter, looks):
-  """Checks that children are as frequent as `log_probs` says.
-
-  Of each sibling rank, by the sibling before it, or the parent of a first one:
-  chi-square, which is strict enough where the distributions of rows differ.
-  """
+  """Checks that children are as frequent as `log_probs` says. Of each sibling
+  rank, by the sibling before it, or the parent of a first one: chi-square,
+  which is strict enough where the distributions of rows differ."""
   observed, expected = {}, {}
   for look in looks:
     tree = look.tree

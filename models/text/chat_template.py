@@ -1,8 +1,7 @@
 """Chat templates, as published tokenizers have them.
 
-A template is a Jinja program that comes with a checkpoint. It runs in a sandbox
-with the names that transformers gives it, sees nothing but the messages and the
-arguments of the caller, and ends within limits of time and size
+A template is a Jinja program in a checkpoint. It runs in a sandbox, sees only
+the messages and the caller's arguments, and has limits of time and size
 (`models.text.template_sandbox`).
 """
 
@@ -113,10 +112,8 @@ def _checked(arguments):
 
 def _message(number, message):
   """Returns a message without keys that are None, with its reasoning by name.
-
   Clients of OpenAI and rows of `datasets` have such keys; templates would write
-  the text "None" for them.
-  """
+  the text "None" for them."""
   if not isinstance(message, dict):
     raise ValueError(f"messages[{number}]={json_files.shown(message)}: an "
                      'object such as {"role": "user", "content": "Hi"} is '

@@ -1,8 +1,7 @@
 """Vocabularies of GGUF files as tokenizers of the `tokenizers` library.
 
-Two kinds are read: "gpt2", byte-level BPE with its merges and the name of a
-pattern that splits texts, and "llama", the BPE of SentencePiece, whose merges
-follow from the scores.
+"gpt2" is byte-level BPE with merges and the name of a splitting pattern;
+"llama" is SentencePiece's BPE, whose merges follow from the scores.
 """
 
 import collections
@@ -69,11 +68,8 @@ _GEMMA = ("gemma", "gemma2", "gemma3")
 
 
 def load(path) -> tokenizers.Tokenizer:
-  """Reads the tokenizer of a GGUF file.
-
-  Raises ValueError naming the file, and a key that is missing, unknown, or has
-  a value that is not supported.
-  """
+  """Reads the tokenizer of a GGUF file. Raises ValueError naming the file, and
+  a key that is missing, unknown, or has a value that is not supported."""
   metadata = files.read(path).metadata
   try:
     _check_keys(metadata)

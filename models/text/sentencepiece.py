@@ -1,8 +1,6 @@
 """SentencePiece models as tokenizers of the `tokenizers` library.
 
-The file is read through `sentencepiece` and rebuilt from parts of `tokenizers`.
-So there is one kind of tokenizer here, and a converted folder needs neither the
-file nor the package.
+So converted folders need neither the model file nor `sentencepiece`.
 """
 
 import pathlib
@@ -20,12 +18,10 @@ _UNIGRAM, _BPE = 1, 2
 
 
 def load(folder) -> tokenizers.Tokenizer:
-  """Reads the `tokenizer.model` of a folder, BPE or unigram.
-
-  A text begins with a special token unless `add_bos_token` of its
-  `tokenizer_config.json` is false. Raises ValueError without `sentencepiece`,
-  or for a file that is damaged or of another kind.
-  """
+  """Reads the `tokenizer.model` of a folder, BPE or unigram. A text begins with
+  a special token unless `add_bos_token` of its `tokenizer_config.json` is
+  false. Raises ValueError without `sentencepiece`, or for a file that is
+  damaged or of another kind."""
   path = pathlib.Path(folder) / FILE
   try:
     # pylint: disable-next=g-import-not-at-top

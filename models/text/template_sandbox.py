@@ -1,10 +1,8 @@
 """A Jinja sandbox in which every template ends, with a text of bounded size.
 
-Jinja's own sandbox keeps a template away from Python, but not from a loop of a
-trillion rounds or a string of a terabyte. Here every round of a loop, call,
-filter and operator that makes something is paid for out of one budget, by the
-size of what it reads and makes; what would be too large is refused before it is
-made. Only the filters that chat templates use are there.
+Jinja's own sandbox does not bound loops or strings. Here each loop round, call,
+filter and operator is paid out of one budget, by the size of its operands and
+result, before anything is made. Only the filters of chat templates are there.
 """
 
 import contextvars

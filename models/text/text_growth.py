@@ -1,8 +1,7 @@
-"""How much longer a tokenizer may make a text, told before it runs.
+"""Bounds how much longer a tokenizer may make a text, before it runs.
 
-A few replacements of "a" by a thousand, one after the other, would fill any
-memory; the library then aborts the process. Reading a file is enough: its added
-tokens are normalised.
+A few replacements of "a" by a thousand would fill any memory and abort the
+process, even when a file is read: its added tokens are normalised.
 """
 
 import base64

@@ -36,10 +36,8 @@ _END = "<|endoftext|>"
 
 def setting(folder, file, name, default=None):
   """Returns a field of a JSON file of a folder, or GGUF file, of a known type.
-
   Returns `default` without the file or field; raises ValueError naming the file
-  if it is no object or the field is wrong.
-  """
+  if it is no object or the field is wrong."""
   path = pathlib.Path(folder) / file
   if gguf_files.is_gguf(folder):
     path = pathlib.Path(folder)
@@ -82,11 +80,9 @@ def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
 
 @contextlib.contextmanager
 def named_failures(message: str, *others):
-  """Raises a ValueError for what the library raises, but for `others`.
-
-  Its panics are no `Exception`: of a damaged file, or of a pattern that
-  backtracks without end.
-  """
+  """Raises a ValueError for what the library raises, but for `others`. Its
+  panics are no `Exception`: of a damaged file, or of a pattern that backtracks
+  without end."""
   try:
     yield
   except (KeyboardInterrupt, SystemExit, GeneratorExit, *others):

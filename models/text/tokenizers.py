@@ -1,10 +1,8 @@
 """Tokenizers, each of them one `tokenizer.json`.
 
-The object handed around is `tokenizers.Tokenizer` itself: `encode(text).ids`
-and `decode(ids)`. Those that are trained here are byte-level BPE: every text
-survives the round trip, since the alphabet is the 256 bytes and nothing is
-normalised. Those of published checkpoints are read as they are, but for
-truncation and padding, which no text is subject to.
+Objects are `tokenizers.Tokenizer`. Those trained here are byte-level BPE
+without normalisation, so every text survives the round trip. Published ones are
+read without truncation and padding.
 """
 
 import contextlib
@@ -25,7 +23,6 @@ from models.folders import json_files
 from models.folders import resolve
 from models.gguf import files as gguf_files
 from models.gguf import settings as gguf_settings
-from models.text import gguf_tokenizer
 from models.text import sentencepiece
 from models.text import text_growth
 from models.text import tokenizer_files
@@ -93,6 +90,7 @@ def load(folder) -> tokenizers.Tokenizer:
   """
   folder = resolve.folder(folder)
   if gguf_files.is_gguf(folder):
+    from models.text import gguf_tokenizer  # Few models need it.
     return _read(folder, folder, gguf_tokenizer.load)
   for name, read in _READERS.items():
     if (folder / name).is_file():
@@ -321,9 +319,7 @@ def _piece_decoder(decoder):
 
 def _byte_chars():
   """Returns the characters that encode the bytes (GPT-2's `bytes_to_unicode`).
-
-  Printable bytes are themselves, the others are characters from 256 on.
-  """
+  Printable bytes are themselves, the others are characters from 256 on."""
   shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = iter(range(256, 512))
   return [chr(byte if byte in shown else next(others)) for byte in range(256)]

@@ -1,7 +1,6 @@
 """Common vocabularies of a target and its drafter.
 
-Embeddings are often padded to a round number of rows, and not to the same one
-in a target and its drafter; the tokens after the real vocabulary never occur.
+Embeddings are often padded, to different sizes; padding tokens never occur.
 """
 
 import functools
@@ -22,9 +21,8 @@ def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 def align(target: types.LanguageModel, draft: types.LanguageModel | None,
           used: int):
   """Removes the padding that only one of two models has; a draft may be None.
-
-  Raises ValueError if one has fewer tokens than `used`, those of the tokenizer.
-  """
+  Raises ValueError if one has fewer tokens than `used`, those of the
+  tokenizer."""
   sizes = {name: lm.vocab_size
            for name, lm in (("target", target), ("draft", draft)) if lm}
   for name, size in sizes.items():

@@ -1,18 +1,13 @@
 """Drafters with another tokenizer: their tokens under the ids of the target.
 
-Token-level intersection (Timor et al. 2025, "Accelerating LLM inference with
-lossless speculative decoding algorithms for heterogeneous vocabularies", arXiv
-2502.05202, section 3.3). A drafter keeps those of its tokens that the target
-has too, and is a language model of the target's vocabulary, in which the others
-have no probability. Any method drafts from it, and stays exact.
+Token-level intersection (Timor et al. 2025, arXiv 2502.05202, section 3.3): a
+drafter keeps the tokens that the target has too, and gives others probability 0
+in the target's vocabulary. Any method drafts from it exactly.
 
-Tokens are the same if they add the same bytes to a text, however a space is
-spelled: "\u0120the" of a byte-level tokenizer is "\u2581the" of SentencePiece.
-
-The drafter reads a text token by token, as the target has divided it, and not
-as its own tokenizer would: programs have static shapes, in which a text cannot
-be encoded again. A token that it does not have is read as the last one of those
-that its tokenizer divides that token into.
+Tokens are the same if they add the same bytes: "Ġthe" of a byte-level tokenizer
+is "▁the" of SentencePiece. The drafter reads the text as the target has divided
+it, since shapes are static and a text cannot be encoded again. A missing token
+is read as the last of the tokens that its own tokenizer makes of it.
 """
 
 import functools
@@ -32,14 +27,9 @@ _SPACES = str.maketrans("\u0120\u2581", "  ")
 
 
 class Table(NamedTuple):
-  """Tokens of a target as tokens of a drafter; V is the target's.
-
-  Attributes:
-    ids: `[V]` int32, what the drafter reads instead of each token.
-    common: `[V]` bool, tokens that the drafter has too, and drafts.
-  """
-  ids: types.Array
-  common: types.Array
+  """Tokens of a target as tokens of a drafter; V is the target's."""
+  ids: types.Array  # `[V]` int32, what the drafter reads instead of each token
+  common: types.Array  # `[V]` bool, tokens that the drafter has too, and drafts
 
 
 class MappedParams(NamedTuple):
@@ -50,10 +40,8 @@ class MappedParams(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
-  """Returns a drafter as a language model of the target's vocabulary.
-
-  Its parameters are `MappedParams`. Equal arguments give the same object.
-  """
+  """Returns a drafter as a language model of the target's vocabulary. Its
+  parameters are `MappedParams`. Equal arguments give the same object."""
   def forward(params, tokens, positions, cache, block, slot, mask):
     ids, common = map(jnp.asarray, params.table)
     logits, block = draft.forward(params.model, ids[tokens], positions, cache,
@@ -82,12 +70,10 @@ def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 
 def table(target, draft, vocab_size: int, draft_vocab_size: int,
           ends=()) -> Table:
-  """Returns the `Table` of two tokenizers, of numpy arrays.
-
-  `ends` are pairs of a token of the target and one of the drafter that mean the
-  same in spite of their spelling, such as the ends of a text. Raises ValueError
-  if a model has fewer tokens than its tokenizer, or no token is common.
-  """
+  """Returns the `Table` of two tokenizers, of numpy arrays. `ends` are pairs of
+  a token of the target and one of the drafter that mean the same in spite of
+  their spelling, such as the ends of a text. Raises ValueError if a model has
+  fewer tokens than its tokenizer, or no token is common."""
   for name, tokenizer, size in (("target", target, vocab_size),
                                 ("draft", draft, draft_vocab_size)):
     if tokenizers.used_size(tokenizer, size) > size:

@@ -1,9 +1,6 @@
 """One decoder for several families of published models.
 
-A family is a set of values of `Config`: of Llama (RMSNorm, rotary positions,
-grouped-query attention, gated SiLU) and its kin, Gemma, OPT, GPT-2, GPT-NeoX,
-StarCoder2, of mixtures of experts, of latent attention (DeepSeek), and of
-layers with a state (Qwen3-Next, Granite 4.0 H). `models.huggingface` has them.
+A family is a set of values of `Config`; `models.huggingface` has them.
 """
 
 import dataclasses
@@ -21,184 +18,149 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Architecture of a decoder.
-
-  Attributes:
-    vocab_size: V.
-    dim: width of the residual stream.
-    num_layers: layers.
-    num_heads: query heads.
-    num_kv_heads: key/value heads; divides `num_heads`. 1 in latent attention.
-    head_dim: channels of a head; in latent attention those that are rotated.
-    latent_dim: channels of a token that all heads make keys and values of, see
-      `latent_attention`, which has the next three too; 0: there are none.
-    query_rank: channels that queries are made of; 0: of the residual stream.
-    plain_dim: channels of a query head that are not rotated.
-    value_dim: channels of a value.
-    hidden_dim: width of the feed-forward layer, or of an expert.
-    num_experts: experts of a mixture; 0: one feed-forward layer for all tokens.
-      A mixture cannot be trained here.
-    experts_per_token: how many experts a token uses.
-    normalize_experts: whether their weights are normalised to sum to one.
-    shared_dim: width of an expert that all tokens use; 0: there is none.
-    shared_gate: whether it is scaled by a gate of its own.
-    router: "softmax"; or "sigmoid", whose experts are chosen with a trained
-      correction of each expert's score.
-    expert_groups: groups of experts. A token uses experts of a few, see
-      `groups_per_token`. From 1 on scores are computed in float32; 0: in the
-      type of activations.
-    groups_per_token: how many groups a token may use.
-    expert_scale: what the weights of a token's experts are multiplied by.
-    dense_layers: the first layers, which have no experts.
-    dense_dim: width of their feed-forward layer.
-    max_length: positions; the size of the table if they are learned.
-    norm: "rms", "rms_plus_one" (scales are stored less one) or "layer".
-    positions: "rope", "learned" or "none".
-    feed_forward: "swiglu" or "geglu", which are gated; "relu"; "gelu" (its tanh
-      approximation, as in "geglu") or "erf_gelu" (exact).
-    bias: whether all projections have biases; else the next three decide.
-    qkv_bias: whether query, key and value have biases.
-    out_bias: whether the output projection of the attention has one.
-    feed_forward_bias: whether the feed-forward layer has biases.
-    tie_embeddings: whether the output layer is the embedding.
-    outputs: outputs of each token, such as 1 of a reward model; 0: V logits.
-    norm_eps: added to the variance.
-    qk_norm: whether each query head and each key head is normalised.
-    joint_qk_norm: whether all query heads together are, and all key heads.
-    attention_gate: whether the outputs of attention are multiplied by the
-      sigmoid of a projection.
-    linear_layer: "delta" or "mamba2", see `gated_delta` and `mamba2`: layers
-      with a state, which are all but those of `full_every` and
-      `attention_layers`. The next five are of these layers.
-    linear_key_heads: heads of queries and keys; of Mamba-2 groups. 0: all
-      layers have attention.
-    linear_value_heads: heads of values; a multiple of `linear_key_heads`.
-    linear_key_dim, linear_value_dim: channels of a head.
-    linear_conv: tokens that their convolutions see.
-    post_norm: norms after the residual sums, and none before the output layer.
-    sandwich_norm: norms before attention and feed-forward layer, and of their
-      outputs before the residual sum.
-    reordered_norm: norms of the outputs alone (OLMo 2, arXiv 2501.00656,
-      section 3.2).
-    parallel: whether attention and feed-forward layer read the same residual
-      stream, each by its own norm.
-    residual_scale: what their outputs are multiplied by before the sum.
-    embedding_dim: width of embedding and output layer, if projections lie
-      between them and the residual stream; 0: `dim`, without projections.
-    embedding_scale: what embeddings are multiplied by, rounded to the type.
-    logit_divisor: what logits are divided by.
-    query_scalar: scores are divided by its square root; 0: by that of
-      `head_dim`, in latent attention with `plain_dim`.
-    attention_softcap: cap of the scores, see `kernels.soft_cap`; 0: none.
-    logit_softcap: cap of the logits; 0: none.
-    window: positions that a token attends to, itself included; 0: all. Caches
-      hold the others too.
-    full_every: every so many layers, the last one attends to all positions, in
-      spite of the window or of layers with a state; 0: none does.
-    attention_layers: numbers of other layers that have attention among layers
-      with a state.
-    rope_full: whether queries and keys of these layers are rotated.
-    rope_interleaved: whether channels 2 i and 2 i + 1 are rotated together, of
-      latent attention; else i and i + half of them.
-    rope_part: share of the channels of a head that are rotated, the first ones.
-    rope_theta: base of the rotary wavelengths.
-    rope_local_theta: base in layers with a window, which are then not scaled;
-      0: `rope_theta`.
-    rope_scaling: one of `rope.KINDS`, see `rope.frequencies`.
-    rope_factor: factor of the scaling; of "longrope" the longest text in
-      original lengths, as in files of Hugging Face.
-    rope_low_turns, rope_high_turns: ends of the ramp of "llama3" and "yarn".
-    rope_original_length: of "llama3", "yarn" and "longrope", the length before
-      it was scaled.
-    rope_gain: of "yarn" and "longrope", what cosines and sines are multiplied
-      by.
-    rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
-    rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
-      of each plane; `max_length` decides which of them are used.
-    scan_layers: one scanned layer instead of unrolled ones, but for
-      `dense_layers`, which compiles in constant time. Its parameters and caches
-      are arrays with an axis of layers in front. A TPU reads a layer where it
-      lies; on CPUs and GPUs its weights are copied in each forward.
-    family: the format of Hugging Face that it was read from, and is written in:
-      a `model_type`, which changes nothing that is computed.
-    dtype: of parameters, activations and caches.
-    weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
-      embedding and the output layer, see `quantization`. Such a model cannot be
-      trained.
-  """
-  vocab_size: int
-  dim: int
-  num_layers: int
-  num_heads: int
+  """Architecture of a decoder."""
+  vocab_size: int  # V
+  dim: int  # Width of the residual stream
+  num_layers: int  # Layers
+  num_heads: int  # Query heads
+  # Key/value heads; divides `num_heads`. 1 in latent attention.
   num_kv_heads: int
+  # Channels of a head; in latent attention those that are rotated
   head_dim: int
-  hidden_dim: int
-  max_length: int
+  hidden_dim: int  # Width of the feed-forward layer, or of an expert
+  max_length: int  # Positions; the size of the table if they are learned
+  # Experts of a mixture; 0: one feed-forward layer for all tokens. A mixture
+  # cannot be trained here.
   num_experts: int = 0
-  experts_per_token: int = 0
+  experts_per_token: int = 0  # How many experts a token uses
+  # Whether the weights of a token's experts are normalised to sum to one
   normalize_experts: bool = True
+  # Width of an expert that all tokens use; 0: there is none
   shared_dim: int = 0
-  shared_gate: bool = True
+  shared_gate: bool = True  # Whether a gate scales the shared expert
+  # "softmax"; or "sigmoid", whose experts are chosen with a trained correction
+  # of each expert's score
   router: str = "softmax"
+  # Groups of experts. A token uses experts of a few, see `groups_per_token`.
+  # From 1 on scores are computed in float32; 0: in the type of activations.
   expert_groups: int = 0
-  groups_per_token: int = 0
+  groups_per_token: int = 0  # How many groups a token may use
+  # What the weights of a token's experts are multiplied by
   expert_scale: float = 1.0
-  dense_layers: int = 0
-  dense_dim: int = 0
+  dense_layers: int = 0  # The first layers, which have no experts
+  dense_dim: int = 0  # Width of the feed-forward layer of `dense_layers`
+  # Channels of a token that all heads make keys and values of, see
+  # `latent_attention`, which has the next three too; 0: there are none
   latent_dim: int = 0
+  # Channels that queries are made of; 0: of the residual stream
   query_rank: int = 0
-  plain_dim: int = 0
-  value_dim: int = 0
+  plain_dim: int = 0  # Channels of a query head that are not rotated
+  value_dim: int = 0  # Channels of a value
+  # "rms", "rms_plus_one" (scales are stored less one) or "layer"
   norm: str = "rms"
-  positions: str = "rope"
+  positions: str = "rope"  # "rope", "learned" or "none"
+  # "swiglu" or "geglu", which are gated; "relu"; "gelu" (its tanh
+  # approximation, as in "geglu") or "erf_gelu" (exact)
   feed_forward: str = "swiglu"
+  # Whether all projections have biases; else the next three decide
   bias: bool = False
-  qkv_bias: bool = False
+  qkv_bias: bool = False  # Whether query, key and value have biases
+  # Whether the output projection of the attention has one
   out_bias: bool = False
-  feed_forward_bias: bool = False
-  tie_embeddings: bool = True
+  feed_forward_bias: bool = False  # Whether the feed-forward layer has biases
+  tie_embeddings: bool = True  # Whether the output layer is the embedding
+  # Outputs of each token, such as 1 of a reward model; 0: V logits
   outputs: int = 0
-  norm_eps: float = 1e-5
+  norm_eps: float = 1e-5  # Added to the variance
+  # Whether each query head and each key head is normalised
   qk_norm: bool = False
+  # Whether all query heads together are normalised, and all key heads
   joint_qk_norm: bool = False
+  # Whether the outputs of attention are multiplied by the sigmoid of a
+  # projection
   attention_gate: bool = False
+  # "delta" or "mamba2", see `gated_delta` and `mamba2`: layers with a state,
+  # which are all but those of `full_every` and `attention_layers`. The next
+  # five are of these layers.
   linear_layer: str = "delta"
+  # Heads of queries and keys; of Mamba-2 groups. 0: all layers have attention.
   linear_key_heads: int = 0
+  # Heads of values; a multiple of `linear_key_heads`
   linear_value_heads: int = 0
+  # Channels of a head
   linear_key_dim: int = 0
   linear_value_dim: int = 0
-  linear_conv: int = 0
+  linear_conv: int = 0  # Tokens that the convolutions see
+  # Norms after the residual sums, and none before the output layer
   post_norm: bool = False
+  # Norms before attention and feed-forward layer, and of their outputs before
+  # the residual sum
   sandwich_norm: bool = False
+  # Norms of the outputs alone (OLMo 2, arXiv 2501.00656, section 3.2)
   reordered_norm: bool = False
+  # Whether attention and feed-forward layer read the same residual stream, each
+  # by its own norm
   parallel: bool = False
+  # Factor of the outputs of attention and feed-forward layer before the sum
   residual_scale: float = 1.0
+  # Width of embedding and output layer, if projections lie between them and the
+  # residual stream; 0: `dim`, without projections
   embedding_dim: int = 0
+  # What embeddings are multiplied by, rounded to the type
   embedding_scale: float = 1.0
-  logit_divisor: float = 1.0
+  logit_divisor: float = 1.0  # What logits are divided by
+  # Scores are divided by its square root; 0: by that of `head_dim`, in latent
+  # attention with `plain_dim`
   query_scalar: float = 0
+  # Cap of the scores, see `kernels.soft_cap`; 0: none
   attention_softcap: float = 0.0
-  logit_softcap: float = 0.0
+  logit_softcap: float = 0.0  # Cap of the logits; 0: none
+  # Positions that a token attends to, itself included; 0: all. Caches hold the
+  # others too.
   window: int = 0
+  # Every so many layers, the last one attends to all positions, in spite of the
+  # window or of layers with a state; 0: none does
   full_every: int = 0
+  # Numbers of other layers that have attention among layers with a state
   attention_layers: tuple[int, ...] = ()
+  # Whether queries and keys of layers that see all positions are rotated
   rope_full: bool = True
+  # Whether channels 2 i and 2 i + 1 are rotated together, of latent attention;
+  # else i and i + half of them
   rope_interleaved: bool = False
+  # Share of the channels of a head that are rotated, the first ones
   rope_part: float = 1.0
-  rope_theta: float = 10000.0
+  rope_theta: float = 10000.0  # Base of the rotary wavelengths
+  # Base in layers with a window, which are then not scaled; 0: `rope_theta`
   rope_local_theta: float = 0.0
-  rope_scaling: str = "none"
+  rope_scaling: str = "none"  # One of `rope.KINDS`, see `rope.frequencies`
+  # Factor of the scaling; of "longrope" the longest text in original lengths,
+  # as in files of Hugging Face
   rope_factor: float = 1.0
+  # Ends of the ramp of "llama3" and "yarn"
   rope_low_turns: float = 1.0
   rope_high_turns: float = 4.0
+  # Of "llama3", "yarn" and "longrope", the length before it was scaled
   rope_original_length: float = 0.0
+  # Of "yarn" and "longrope", what cosines and sines are multiplied by
   rope_gain: float = 1.0
+  # Whether the ramp of "yarn" begins and ends at whole planes
   rope_truncate: bool = True
+  # Of "longrope", tuples of the factor of each plane; `max_length` decides
+  # which of them are used
   rope_short_factors: tuple[float, ...] = ()
   rope_long_factors: tuple[float, ...] = ()
+  # One scanned layer instead of unrolled ones, but for `dense_layers`, which
+  # compiles in constant time. Its parameters and caches are arrays with an axis
+  # of layers in front. A TPU reads a layer where it lies; on CPUs and GPUs its
+  # weights are copied in each forward.
   scan_layers: bool = False
+  # The format of Hugging Face that it was read from, and is written in: a
+  # `model_type`, which changes nothing that is computed
   family: str = "llama"
-  dtype: str = "float32"
+  dtype: str = "float32"  # Of parameters, activations and caches
+  # "dtype"; or "bfloat16" or "int8" for the matrices of layers, the embedding
+  # and the output layer, see `quantization`. Such a model cannot be trained.
   weights: str = quantization.DTYPE
 
   def __post_init__(self):

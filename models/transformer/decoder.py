@@ -30,29 +30,23 @@ _TracedOnce = nn.jit(layers.Layer)
 
 
 class Decoder(nn.Module):
-  """Token and position embedding, layers, output layer.
-
-  Attributes:
-    config: the architecture.
-    kept: layers whose outputs the block keeps as hidden states; the number
-      after the last layer's is the input of the output layer.
-    prompts: rows of a table that ids outside of the vocabulary name, -1, -2,
-      ... and V, V + 1, ...
-    first: the layer that runs first, on a residual stream that is given.
-  """
-  config: architecture.Config
+  """Token and position embedding, layers, output layer."""
+  config: architecture.Config  # The architecture
+  # Layers whose outputs the block keeps as hidden states; the number after the
+  # last layer's is the input of the output layer
   kept: tuple[int, ...] = ()
+  # Rows of a table that ids outside of the vocabulary name, -1, -2, ... and V,
+  # V + 1, ...
   prompts: int = 0
+  # The layer that runs first, on a residual stream that is given
   first: int = 0
 
   @nn.compact
   def __call__(self, tokens, positions, cache, block, slot, mask, stream=None,
                packed=None):
-    """See `types.LanguageModel.forward`.
-
-    The block, and a cache of layers that are no scan, begin with the first
-    layer; `stream` is its input, `[B, T, dim]`, and tokens are not read then.
-    """
+    """Implements `types.LanguageModel.forward`. Block and unscanned cache begin
+    with the first layer; `stream [B, T, dim]`, if given, is its input instead
+    of tokens."""
     cfg = self.config
     packing = None if packed is None else layers.packing(packed, tokens.shape)
     views = views_lib.of(cfg, cache, positions, mask, packing)
@@ -129,12 +123,10 @@ class Unrolled(nn.Module):
 
 
 def _unrolled(module, x, kv, slot, views, states=()):
-  """Goes through layers from `module.first` on, as many as are given.
-
-  `kv` is a list of what each layer with attention reads. `states` are the view
-  of layers with a state, and a list of the state and the updates of each; () in
-  a model without. Returns `[B, T, F]`, a block, and each layer's output.
-  """
+  """Goes through layers from `module.first` on, as many as are given. `kv` is a
+  list of what each layer with attention reads. `states` are the view of layers
+  with a state, and a list of the state and the updates of each; () in a model
+  without. Returns `[B, T, F]`, a block, and each layer's output."""
   # A trace that is kept would declare no parameters for another mesh.
   layer = layers.Layer if module.is_initializing() else _TracedOnce
   view, own_states = states or (None, ())
@@ -226,10 +218,8 @@ class Scanned(nn.Module):
 
 
 def _with_experts(own, params, number):
-  """Returns a layer's parameters; those of experts are not sliced.
-
-  A slice of all experts of a layer would be a copy, and few are used.
-  """
+  """Returns a layer's parameters; those of experts are not sliced. A slice of
+  all experts of a layer would be a copy, and few are used."""
   def leaf(path, x, stack):
     name = f"/{parameters.param_name(path)}"
     return layer_stack.InStack(stack, number) if moe.is_kernel(name) else x

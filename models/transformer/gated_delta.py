@@ -1,13 +1,12 @@
 """Gated delta layers, as in Qwen3-Next: see `recurrence` for states and trees.
 
 Yang et al. 2024, "Gated Delta Networks" (arXiv 2412.06464). With key k, value v
-and rate b, a token changes the state S' of the token before it by
+and rate b, a token changes its predecessor's state S' by
 
     d = b (v - exp(g) S'^T k)       S = exp(g) S' + k d^T
 
-so that the changes of all nodes solve one triangular system, as those of a
-chunk do in the paper (section 3.3), with the mask of the tree in place of the
-causal one.
+so the changes of all nodes solve one triangular system, with the tree's mask in
+place of the causal one (section 3.3).
 """
 
 import dataclasses
@@ -32,11 +31,9 @@ class GatedDelta(nn.Module):
   @nn.compact
   def __call__(self, x, states, updates, slot, view):
     """Continues states; returns `[B, T, F]`, and the updates of the block.
-
     `states` are of `recurrence.init_states`, `updates` of N slots, of which the
     fresh tokens have those from `slot` on, after their ancestors'; `view` is a
-    `recurrence.View`.
-    """
+    `recurrence.View`."""
     cfg = self.config
     own = recurrence.project(self, x, states, updates, slot, view,
                              small=("rate", "decay"))

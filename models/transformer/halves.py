@@ -13,12 +13,10 @@ from models.transformer import recurrence
 
 
 def of(make, config, kept, prompts, forward) -> types.Halves:
-  """Returns the halves of a decoder's forward.
-
-  Where some layers are ahead of a scan, or have states, there is the first half
-  alone. The block of the first half has the residual stream after it as its
-  last hidden state. `make` is `(config, kept, prompts) -> LanguageModel`.
-  """
+  """Returns the halves of a decoder's forward. Where some layers are ahead of a
+  scan, or have states, there is the first half alone. The block of the first
+  half has the residual stream after it as its last hidden state. `make` is
+  `(config, kept, prompts) -> LanguageModel`."""
   return types.Halves(functools.partial(_early, make, config, kept, prompts),
                       functools.partial(_late, make, config, kept, prompts),
                       forward, 0 if config.linear_key_heads or (

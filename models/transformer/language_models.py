@@ -185,10 +185,8 @@ def abstract_params(config: architecture.Config) -> types.Params:
 
 @functools.lru_cache(maxsize=64)
 def _abstract_params(config):
-  """`abstract_params`, which nobody may change.
-
-  Tracing layers takes seconds, and most are alike: few are traced.
-  """
+  """`abstract_params`, which nobody may change. Tracing layers takes seconds,
+  and most are alike: few are traced."""
   return layer_stack.abstract_layers(
       _traced_init(_few(config)), _alike(config), config.scan_layers)
 

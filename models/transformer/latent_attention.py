@@ -1,13 +1,11 @@
 """Latent attention (MLA): one compressed vector a token for all heads.
 
-DeepSeek-V2 (arXiv 2405.04434, section 2.1). A cache has of each token the
-normed latent vector that keys and values of all heads are made of, and one
-rotated key that all heads share: `latent_dim + head_dim` numbers, where keys
-and values would be `num_heads (plain_dim + head_dim + value_dim)`. They are
-never made: a head's queries are multiplied by its matrix of keys instead, and
-what it attends to by its matrix of values (the absorbed form, section 2.1.2).
-So a cache is one of a single key/value head, whose keys are the rotated ones,
-and whose values are the latent vectors, which are scored as well.
+DeepSeek-V2 (arXiv 2405.04434, section 2.1). A cache holds each token's normed
+latent vector and one rotated key for all heads, `latent_dim + head_dim`
+numbers. Keys and values are never made: queries are multiplied by a head's key
+matrix, and outputs by its value matrix (the absorbed form, section 2.1.2). So a
+cache has one key/value head, with rotated keys and latent vectors as values,
+which are scored as well.
 """
 
 import dataclasses
@@ -37,11 +35,9 @@ class LatentAttention(nn.Module):
 
   @nn.compact
   def __call__(self, x, prefix, block, slot, view):
-    """Attends; as `layers.Attention`, but for what cache and block hold.
-
-    These are rotated keys `[B, 1, head_dim, S]` and latent vectors
-    `[B, 1, S, latent_dim]`.
-    """
+    """Attends; as `layers.Attention`, but for what cache and block hold. These
+    are rotated keys `[B, 1, head_dim, S]` and latent vectors `[B, 1, S,
+    latent_dim]`."""
     cfg = self.config
     plain, key, latent = self._projected(x)
     plain, rotated = jnp.split(plain, [cfg.plain_dim], axis=-1)

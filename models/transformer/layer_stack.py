@@ -1,7 +1,6 @@
 """Parameters of all layers as one array each, for layers that are scanned.
 
-A stack is filled layer by layer, where it lies: neither host nor devices ever
-have a second copy of more than one parameter of one layer.
+Stacks are filled in place, so at most one parameter of one layer is held twice.
 """
 
 import functools
@@ -21,14 +20,9 @@ _IN_STACK = tuple(map(jax.tree_util.DictKey, (_LAYERS, _STACK)))
 
 @flax.struct.dataclass
 class InStack:
-  """The part of a layer in arrays of all layers, which is not sliced yet.
-
-  Attributes:
-    stack: arrays `[L, ...]`.
-    layer: `[]` int32.
-  """
-  stack: Any
-  layer: types.Array
+  """The part of a layer in arrays of all layers, which is not sliced yet."""
+  stack: Any  # Arrays `[L, ...]`
+  layer: types.Array  # `[]` int32
 
 
 def in_stack(x) -> InStack:
@@ -75,11 +69,9 @@ def layer_number(name: str) -> int | None:
 
 def place_all(params: types.Params, shardings, place) -> types.Params:
   """Places parameters one after the other, those of a stack layer by layer.
-
   `params` are shapes, of layers scanned or not; `shardings` is asked for those
   of unrolled layers too, which are what `(path, shape, sharding) -> array` of
-  `place` is called with (or with a `quantization.Matrix` of each).
-  """
+  `place` is called with (or with a `quantization.Matrix` of each)."""
   is_matrix, where = quantization.is_matrix, shardings(params)
   if not is_stacked(params):
     return jax.tree_util.tree_map_with_path(place, params, where,
@@ -124,29 +116,23 @@ def stack_layers(params: types.Params) -> types.Params:
 
 
 def _alike(layers) -> list[str]:
-  """Returns the names of those unrolled layers that a scan goes over.
-
-  First ones without experts have other parameters than the last one.
-  """
+  """Returns the names of those unrolled layers that a scan goes over. First
+  ones without experts have other parameters than the last one."""
   names = [_layer(i) for i in range(len(layers))]
   last = jax.tree.structure(layers[names[-1]])
   return [name for name in names if jax.tree.structure(layers[name]) == last]
 
 
 def unstack_layers(params: types.Params) -> types.Params:
-  """Turns parameters of scanned layers into those of unrolled ones.
-
-  Stacks that nobody else holds are freed one after the other.
-  """
+  """Turns parameters of scanned layers into those of unrolled ones. Stacks that
+  nobody else holds are freed one after the other."""
   return _unstacked(params, lambda leaf, i: leaf[i])
 
 
 def abstract_layers(params: types.Params, like: list[int],
                     scanned: bool) -> types.Params:
-  """Returns the shapes of a decoder of many layers, from those of a few.
-
-  Layer i is like number `like[i]` of the few, which are not scanned.
-  """
+  """Returns the shapes of a decoder of many layers, from those of a few. Layer
+  i is like number `like[i]` of the few, which are not scanned."""
   few = params[_LAYERS]
   last = few[_layer(len(few) - 1)]
   layers = {_layer(i): few[_layer(same)] for i, same in enumerate(like)}

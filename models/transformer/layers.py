@@ -1,12 +1,8 @@
 """Layers of a decoder: projections, norms, attention, feed-forward layer.
 
-Activations are `[B, T, F]`. Parameters have the shapes of their files: weights
-are `[out, in]`, as published, biases and scales of norms `[F]`. A `config` is a
-`transformer.Config`.
-
-This is the code that computes, on every platform: what is changed here takes
-effect. Faster implementations of single operations are in
-`decoding_jax.kernels`.
+Activations are `[B, T, F]`, weights `[out, in]` as published, biases and scales
+`[F]`; `config` is a `transformer.Config`. This code computes on every platform;
+faster single operations are in `decoding_jax.kernels`.
 """
 
 import dataclasses
@@ -33,10 +29,8 @@ _WHOLE = parameters.WHOLE
 
 class Packing(NamedTuple):
   """Tokens of all rows in one, `[1, P, F]`, of which attention has rows again.
-
   `tokens [P]` are indices into B * T; `places [B, T]` are those into P, any
-  index for a token that is not packed.
-  """
+  index for a token that is not packed."""
   tokens: types.Array
   places: types.Array
 
@@ -59,22 +53,18 @@ def packing(tokens, shape) -> Packing:
 
 
 class AttentionView(NamedTuple):
-  """What the fresh tokens see of the text in a layer.
-
-  Attributes:
-    angles: by which queries and keys are rotated; None without rotation.
-    prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
-    block: mask `[B, T, N]` of what may in the block.
-    span: the same as `prefix`, if it is the slots between two ends; or None.
-    shared: mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; ()
-      where they share nothing.
-    packing: of activations `[1, P, F]`; None where they are `[B, T, F]`.
-  """
+  """What the fresh tokens see of the text in a layer."""
+  # By which queries and keys are rotated; None without rotation
   angles: rope.RotaryAngles | None
+  # Mask `[B, 1 or T, S]` of what may be attended to in the cache
   prefix: types.Array
-  block: types.Array
+  block: types.Array  # Mask `[B, T, N]` of what may in the block
+  # The same as `prefix`, if it is the slots between two ends; or None
   span: kernels.Span | None = None
+  # Mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; () where they
+  # share nothing
   shared: tuple[types.Array, kernels.Span] | tuple[()] = ()
+  # Of activations `[1, P, F]`; None where they are `[B, T, F]`
   packing: Packing | None = None
 
   def of_layer(self, number):
@@ -96,23 +86,15 @@ class AttentionView(NamedTuple):
 
 
 class Linear(nn.Module):
-  """A linear layer, `[..., in] -> [..., out]`.
-
-  Attributes:
-    features: out.
-    bias: whether it has one.
-    dtype: of the parameters.
-    weights: see `quantization`.
-    axes: what out and in are made of, see `parameters.declare`; within a
-      `Decoder` it must be given.
-    sliced: whether weights are slices of those of all layers.
-  """
-  features: int
-  bias: bool
-  dtype: Any
-  weights: str = quantization.DTYPE
+  """A linear layer, `[..., in] -> [..., out]`."""
+  features: int  # Out
+  bias: bool  # Whether it has one
+  dtype: Any  # Of the parameters
+  weights: str = quantization.DTYPE  # See `quantization`
+  # What out and in are made of, see `parameters.declare`; within a `Decoder` it
+  # must be given
   axes: tuple[str | None, str | None] | None = None
-  sliced: bool = False
+  sliced: bool = False  # Whether weights are slices of those of all layers
 
   @nn.compact
   def factors(self, inputs):
@@ -190,10 +172,8 @@ class FeedForward(nn.Module):
 
 
 class Mixture(nn.Module):
-  """Gated feed-forward layers, of which each token uses a few.
-
-  And a shared one that all tokens use, where the architecture has it.
-  """
+  """Gated feed-forward layers, of which each token uses a few. And a shared one
+  that all tokens use, where the architecture has it."""
   config: Any
 
   @nn.compact
@@ -237,16 +217,10 @@ class Attention(nn.Module):
   @nn.compact
   def __call__(self, x, prefix, block, slot, view):
     """Attends; returns `[B, T, F]`, and the block with fresh keys and values.
-
-    Args:
-      x: `[B, T, F]`.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; then,
-        if there are any, those that all rows share, `[1, H, C, S]`. They have
-        an axis of layers in front where the view's spans have a `layer`.
-      block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
-      slot: of the first fresh token in the block.
-      view: an `AttentionView`.
-    """
+    `prefix` are the cache's keys `[B, H, C, S]` and values `[B, H, S, C]`, then
+    those shared by all rows, `[1, H, C, S]`, if any; with an axis of layers in
+    front where the view's spans have a `layer`. `block` has N slots, of which
+    `slot` is the first fresh token's."""
     cfg = self.config
     linear = _linear(cfg, cfg.qkv_bias)
     heads_of = {"query": (cfg.num_heads, _HEADS),
@@ -285,22 +259,17 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-  """Attention and feed-forward layer, with norms before or after them.
-
-  Attributes:
-    config: the architecture.
-    mixer: what there is instead of attention, and its name; None for nothing.
-  """
-  config: Any
+  """Attention and feed-forward layer, with norms before or after them."""
+  config: Any  # The architecture
+  # What there is instead of attention, and its name; None for nothing
   mixer: tuple[Any, str] | None = None
 
   @nn.compact
   def __call__(self, x, kv, narrow, slot, views):
-    """Returns `[B, T, F]`, and the block with what fresh tokens add to it.
-
-    `kv` is of `views.kv_of_layers`, of this layer, or what another mixer reads;
-    `narrow []` says which of two views is its own (the second), None for one.
-    """
+    """Returns `[B, T, F]`, and the block with what fresh tokens add to it. `kv`
+    is of `views.kv_of_layers`, of this layer, or what another mixer reads;
+    `narrow []` says which of two views is its own (the second), None for
+    one."""
     cfg = self.config
     view = views[0] if narrow is None else jax.tree.map(
         lambda full, other: jnp.where(narrow, other, full), *views)

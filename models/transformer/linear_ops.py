@@ -8,18 +8,14 @@ from models.transformer import quantization
 
 
 def matmul(x, weights):
-  """Returns `x [..., in] @ weights.T` as `[..., out]` float32.
-
-  Weights are `[out, in]`, or a `quantization.Matrix`; so they are below.
-  """
+  """Returns `x [..., in] @ weights.T` as `[..., out]` float32. Weights are
+  `[out, in]`, or a `quantization.Matrix`; so they are below."""
   return matmuls(x, (weights,))[0]
 
 
 def matmuls(x, weights, sliced=False):
-  """Returns products with several matrices, on a CPU by one operation.
-
-  All are of one type; `sliced` as in `kernels.matmuls`.
-  """
+  """Returns products with several matrices, on a CPU by one operation. All are
+  of one type; `sliced` as in `kernels.matmuls`."""
   if not quantization.is_matrix(weights[0]):
     return kernels.matmuls(x, weights, sliced=sliced)
   return kernels.matmuls(x, [w.values for w in weights],

@@ -1,13 +1,10 @@
 """Mixtures of experts: feed-forward layers of which each token uses a few.
 
-Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088).
-
-On a mesh the devices that share a layer have all of its tokens, and each has
-either some of the hidden units of every expert, or some of the experts whole.
-Both end in one sum over these devices, which is less than an exchange of tokens
-before the experts and one after them (GShard, arXiv 2006.16668). Hidden units
-keep all devices equally busy; with whole experts a device goes through its own
-ones alone, and multiplies by matrices of full size.
+Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088). On a
+mesh each device has either some hidden units of every expert, or some whole
+experts, and all tokens of its layer. Both end in one sum over devices, less
+than two exchanges of tokens (GShard, arXiv 2006.16668). Hidden units balance
+the load; whole experts keep matrices full-sized.
 """
 
 import functools
@@ -32,10 +29,8 @@ _TILE = 128
 
 
 def by_experts(num_experts: int, hidden_dim: int, size: int) -> bool:
-  """Returns whether each of `size` devices has some experts whole.
-
-  So it is if parts of hidden units would fill no whole tiles.
-  """
+  """Returns whether each of `size` devices has some experts whole. So it is if
+  parts of hidden units would fill no whole tiles."""
   return size > 1 and num_experts > 0 and not num_experts % size and bool(
       hidden_dim % (size * _TILE))
 
@@ -60,21 +55,11 @@ class Kernels(nn.Module):
 
 
 def mix(share, x, activation, gate, up, down):
-  """Applies to each token its experts, weighted by its shares.
-
-  Each expert that some token has chosen computes all tokens, one expert after
-  the other: its weights are read once, and with the few fresh tokens of a step
-  reading takes the time. The number of iterations is that of experts in use, so
-  that the loop cannot be differentiated in reverse.
-
-  Args:
-    share: `[n, E]` float32, 0 for experts that are not chosen.
-    x: `[n, F]`, and so is the result.
-    activation: of the gate.
-    gate, up: `[E, hidden, F]`; or a `quantization.Matrix`, or a layer's part of
-      a `layer_stack.InStack` of either.
-    down: `[E, F, hidden]`, or the like.
-  """
+  """Applies to each token `x [n, F]` its experts, weighted by `share [n, E]`
+  float32, 0 if not chosen. The loop runs over experts in use, so that each
+  one's weights are read once; it cannot be differentiated in reverse. `gate`,
+  `up` are `[E, hidden, F]`, `down [E, F, hidden]`, or a `quantization.Matrix`,
+  or a layer's part of a `layer_stack.InStack` of either."""
   axes = kernels.split_by_compiler()
   size = math.prod(axes.values())
   add_up = functools.partial(_of_experts, activation)
@@ -93,11 +78,9 @@ def mix(share, x, activation, gate, up, down):
 
 
 def _of_experts(activation, axes, share, x, stacks):
-  """Returns the sum over experts of `mix`, `[parts, n, F]` float32.
-
-  `axes` are the mesh axes that split hidden units, and their sizes: their
-  devices have one of the parts each, if the units can be divided.
-  """
+  """Returns the sum over experts of `mix`, `[parts, n, F]` float32. `axes` are
+  the mesh axes that split hidden units, and their sizes: their devices have one
+  of the parts each, if the units can be divided."""
   in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
   parts = math.prod(axes.values())
@@ -125,19 +108,15 @@ def _of_experts(activation, axes, share, x, stacks):
 
 
 def is_kernel(name) -> bool:
-  """Returns whether a parameter of this name has an axis of experts.
-
-  So it does in a model with experts; else it is that of the one layer.
-  """
+  """Returns whether a parameter of this name has an axis of experts. So it does
+  in a model with experts; else it is that of the one layer."""
   return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
 
 
 def shares(logits, config, correction=None):
-  """Returns weights `[n, E]` float32 of experts, 0 for those not chosen.
-
-  A correction `[E]` is added to the scores, then sigmoids of the logits
-  `[n, E]`, by the choice alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
-  """
+  """Returns weights `[n, E]` float32 of experts, 0 for those not chosen. A
+  correction `[E]` is added to the scores, then sigmoids of the logits `[n, E]`,
+  by the choice alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)."""
   logits = logits.astype(jnp.float32)
   if correction is None:
     scores = choice = jax.nn.softmax(logits, axis=-1)
@@ -156,11 +135,9 @@ def shares(logits, config, correction=None):
 
 
 def _of_best_groups(choice, config):
-  """Returns scores `[n, E]`, -inf for the experts of other groups.
-
-  A group counts as its best expert does (DeepSeek-V2, arXiv 2405.04434, section
-  2.2.2); with a correction as its two best do together.
-  """
+  """Returns scores `[n, E]`, -inf for the experts of other groups. A group
+  counts as its best expert does (DeepSeek-V2, arXiv 2405.04434, section 2.2.2);
+  with a correction as its two best do together."""
   groups = choice.reshape(len(choice), config.expert_groups, -1)
   best = jax.lax.top_k(groups, 2 if config.router == "sigmoid" else 1)[0]
   _, index = jax.lax.top_k(best.sum(axis=-1), config.groups_per_token)

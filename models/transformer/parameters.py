@@ -22,15 +22,10 @@ _declared = contextvars.ContextVar("declared", default=None)
 
 
 def declare(module, name: str, init, shape, dtype, axes):
-  """Makes a parameter of a Flax module, with what its axes are made of.
-
-  Args:
-    module: the module, within its `__call__` or `setup`.
-    name, shape, dtype: of the parameter.
-    init: `(key, shape, dtype) -> array`, or a `quantization.Matrix`.
-    axes: of its last axes, None for one that is not split; `WHOLE` of a matrix
-      that every device has all of.
-  """
+  """Makes a parameter of a Flax module, with what its axes are made of. `init`
+  is `(key, shape, dtype) -> array` or a `quantization.Matrix`. `axes` are of
+  the last axes, None for one that is not split; `WHOLE` for a replicated
+  matrix."""
   found = _declared.get()
   if found is not None:
     found["/".join((*module.path, name))] = axes

@@ -1,17 +1,12 @@
 """Weights of fewer bits than activations have.
 
-bfloat16, for activations of float32: a checkpoint in bfloat16 is computed in
-float32, with the same numbers as if its weights were float32, while half of the
-bytes are read.
+bfloat16, for float32 activations: half of the bytes are read, and results equal
+those of the same weights in float32.
 
-int8, with a float32 scale for each output channel: symmetric, and rounded to
-the nearest (Jacob et al. 2018, arXiv 1712.05877, for weights alone). The
-largest weight of an output channel becomes 127 or -127, and no weight is off by
-more than half of its scale. Activations, norms, biases and caches keep their
-type.
-
-The embedding has a scale for each token, whether or not it is the output layer:
-it is most of a small model.
+int8, symmetric with a float32 scale for each output channel (Jacob et al. 2018,
+arXiv 1712.05877, weights only): the largest weight becomes 127 or -127, and no
+weight is off by more than half of its scale. Activations, norms, biases and
+caches keep their type. The embedding has a scale for each token.
 """
 
 from typing import Any
@@ -36,14 +31,9 @@ _AT_ONCE = 2**20
 
 @flax.struct.dataclass
 class Matrix:
-  """A matrix `values * scales`, or several.
-
-  Attributes:
-    values: `[..., out, in]` int8, -127 to 127.
-    scales: `[..., out, 1]` float32, at least 0.
-  """
-  values: types.Array
-  scales: types.Array
+  """A matrix `values * scales`, or several."""
+  values: types.Array  # `[..., out, in]` int8, -127 to 127
+  scales: types.Array  # `[..., out, 1]` float32, at least 0
 
 
 def is_matrix(x) -> bool:
@@ -57,10 +47,8 @@ def shape(x) -> tuple[int, ...]:
 
 
 def quantize(x) -> Matrix:
-  """Rounds `[..., out, in]`, of numpy or of JAX, and so is the result.
-
-  Weights are within half of a scale of `x`, up to roundings of float32.
-  """
+  """Rounds `[..., out, in]`, of numpy or of JAX, and so is the result. Weights
+  are within half of a scale of `x`, up to roundings of float32."""
   x = x.astype(np.float32)
   largest = abs(x).max(axis=-1, keepdims=True)
   # Products: XLA computes quotients as such, and would round as numpy does not.
@@ -109,10 +97,8 @@ def tree(like: types.Params, params: types.Params) -> types.Params:
 
 
 def place(like: Any, where: Any, x: np.ndarray) -> Any:
-  """Puts a parameter of the host on devices, quantised where `like` is.
-
-  `like` are shape and type, `where` the sharding; two each of a `Matrix`.
-  """
+  """Puts a parameter of the host on devices, quantised where `like` is. `like`
+  are shape and type, `where` the sharding; two each of a `Matrix`."""
   def put(part, sharding):
     return jax.make_array_from_callback(part.shape, sharding,
                                         lambda at: part[at])

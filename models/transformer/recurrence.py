@@ -1,25 +1,22 @@
 """Layers with a state instead of keys and values, through draft trees.
 
 A head has a state `S [C, V]`; a token with key k, change d and decay g <= 0
-continues that of the token before it, S':
+continues its predecessor's state S':
 
     S = exp(g) S' + k d^T       output S^T q
 
 In gated delta layers (`gated_delta`) the change depends on S', in Mamba-2
 layers (`mamba2`) on the token alone.
 
-In a tree each node continues its parent's state. No node keeps one: a state is
-2 MiB in a layer of Qwen3-Next or of Granite 4.0 H Micro, and what a token
-changes, (g, k, d), is 24 KiB or 17. With S0 of the committed prefix, and
+No tree node keeps a state (2 MiB a layer of Qwen3-Next or Granite 4.0 H Micro),
+only its change (g, k, d), 24 or 17 KiB. With S0 of the committed prefix, and
 G(i, j) the sum of g over the nodes after j as far as i, the state of node i is
 
     exp(G(i, root)) S0 + sum over j, ancestors of i and i, exp(G(i, j)) kj dj^T
 
-which is exact, in one forward or level by level, and a commit adds the changes
-of the accepted path to S0. (So does STree, arXiv 2505.14969, for Mamba-2.)
-
-Before that, query, key and value each go through a causal convolution over the
-newest few tokens of a node's text. Their inputs are kept too.
+which is exact, and a commit adds the changes of the accepted path to S0 (as
+STree, arXiv 2505.14969, for Mamba-2). Inputs of the causal convolutions of
+query, key and value are kept too.
 """
 
 import functools
@@ -41,12 +38,10 @@ _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 class View(NamedTuple):
-  """What the fresh tokens see of the text in a layer with a state.
-
-  `mask [B, T, N]` has itself and its ancestors in the block; `newest [B, T, K]`
-  are indices of the newest K tokens of its text, into the K - 1 of the cache
-  and the N of the block.
-  """
+  """What the fresh tokens see of the text in a layer with a state. `mask [B, T,
+  N]` has itself and its ancestors in the block; `newest [B, T, K]` are indices
+  of the newest K tokens of its text, into the K - 1 of the cache and the N of
+  the block."""
   mask: types.Array
   newest: types.Array
 
@@ -71,10 +66,8 @@ def view(config, mask) -> View:
 
 def init_states(config, batch: int) -> types.States | None:
   """Returns the states of an empty text; None of a model without such layers.
-
   Each such layer has the last K - 1 inputs of its convolutions, and the state
-  `[B, H, R, C, V]` float32 of R value heads for each of H key heads.
-  """
+  `[B, H, R, C, V]` float32 of R value heads for each of H key heads."""
   count, heads = sum(recurrent(config)), config.linear_key_heads
   if not count:
     return None
@@ -112,11 +105,9 @@ class Fresh(NamedTuple):
 
 
 class Projected(NamedTuple):
-  """What a layer computes of its inputs before the states.
-
-  Query, key and value are those of `Fresh`; `small` are `[B, T, H, R]`, and
-  `inputs` those of the convolutions, of N slots.
-  """
+  """What a layer computes of its inputs before the states. Query, key and value
+  are those of `Fresh`; `small` are `[B, T, H, R]`, and `inputs` those of the
+  convolutions, of N slots."""
   query: types.Array
   key: types.Array
   value: types.Array
@@ -134,9 +125,7 @@ def linear(config):
 def project(module, x, states, updates, slot, view, *, small,
             bias=False) -> Projected:
   """Computes products and convolutions of a layer, as parts of its module.
-
-  `small` names products of one number a head; `bias` is of the convolutions.
-  """
+  `small` names products of one number a head; `bias` is of the convolutions."""
   cfg = module.config
   heads = (*x.shape[:2], cfg.linear_key_heads)
   widths = {**_widths(cfg), "gate": cfg.linear_value_heads *
@@ -193,11 +182,9 @@ def time_steps(module, x):
 
 
 def scan(fresh: Fresh, state, updates, slot, mask):
-  """Returns outputs `[B, T, H, R, V]`, and the updates of the N slots.
-
-  The state `[B, H, R, C, V]` is that of the committed prefix; `mask [B, T, N]`
-  has each of the T fresh tokens and its ancestors.
-  """
+  """Returns outputs `[B, T, H, R, V]`, and the updates of the N slots. The
+  state `[B, H, R, C, V]` is that of the committed prefix; `mask [B, T, N]` has
+  each of the T fresh tokens and its ancestors."""
   keys = _write(updates["key"], fresh.key, slot)
   decays = _write(updates["decay"], fresh.decay, slot)
   # Those of a system are not known yet, and are left out of the first sums.
@@ -225,11 +212,9 @@ def scan(fresh: Fresh, state, updates, slot, mask):
 
 
 def _solved(fresh, scores, known, weigh, changes, slot):
-  """Returns changes `[B, T, H, R, V]` that depend on those of ancestors.
-
-  They are b (v - S'^T k) of a decayed S', as in arXiv 2412.06464, section 3.3,
-  with the mask of the tree in place of the causal one.
-  """
+  """Returns changes `[B, T, H, R, V]` that depend on those of ancestors. They
+  are b (v - S'^T k) of a decayed S', as in arXiv 2412.06464, section 3.3, with
+  the mask of the tree in place of the causal one."""
   rate = fresh.rate.transpose(0, 2, 3, 1)[..., None]
   found = rate * (fresh.value.transpose(0, 2, 3, 1, 4) - known -
                   weigh(scores, changes))

@@ -1,12 +1,9 @@
 """Rewards that a decoder with few outputs for each token gives at the last one.
 
-One output is the reward of the text, as `experiments.train` trains it with
-`config.preferences`. 2 E outputs are those of a dual encoder (RankGen, arXiv
-2205.09726), trained with `config.suffix_length`: the first E are the vector of
-a prompt, the others that of a continuation, and their product is the reward.
-(The paper's encoder is T5's, which reads a tag of the side before a text.)
-
-Tokens must be those of the models that are judged.
+One output is the reward of the text (`config.preferences`). 2 E outputs are a
+dual encoder (RankGen, arXiv 2205.09726, there T5; `config.suffix_length`): the
+product of the prompt's first E and the continuation's last E is the reward.
+Tokens must be those of the judged models.
 """
 
 import functools
@@ -21,15 +18,10 @@ from models.transformer import language_models
 
 @flax.struct.dataclass
 class Text:
-  """The state: the end of the text, of a dual encoder without its prompt.
-
-  Attributes:
-    tokens: `[S]` int32; arbitrary after the length.
-    length: `[]` int32, at most S.
-    prompt: `[E]`, the vector of the prompt; None without a dual encoder.
-  """
-  tokens: types.Array
-  length: types.Array
+  """The state: the end of the text, of a dual encoder without its prompt."""
+  tokens: types.Array  # `[S]` int32; arbitrary after the length
+  length: types.Array  # `[]` int32, at most S
+  # `[E]`, the vector of the prompt; None without a dual encoder
   prompt: types.Array | None = None
 
 

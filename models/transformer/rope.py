@@ -16,14 +16,11 @@ _BOUNDS = {
 
 
 class RotaryAngles(NamedTuple):
-  """Cosines and sines of the angles that rotate planes of channels.
-
-  Attributes:
-    cos: `[B, T, 2, planes]` float32, with the gain of the scaling, once for
-      each half of the channels.
-    sin: `[B, T, 2, planes]` float32, the same; negative for the first half.
-  """
+  """Cosines and sines of the angles that rotate planes of channels."""
+  # `[B, T, 2, planes]` float32, with the gain of the scaling, once for each
+  # half of the channels
   cos: types.Array
+  # `[B, T, 2, planes]` float32, the same; negative for the first half
   sin: types.Array
 
 
@@ -52,9 +49,7 @@ def gain(config) -> float:
 
 def rotate(x, by: RotaryAngles):
   """Rotates `[B, T, heads, C]`; channels i and i + planes are one plane.
-
-  Channels after all planes are unchanged.
-  """
+  Channels after all planes are unchanged."""
   planes = by.cos.shape[-1]
   pairs, rest = jnp.split(x, [2 * planes], axis=-1)
   pairs = pairs.astype(jnp.float32).reshape(*x.shape[:-1], 2, planes)

@@ -1,12 +1,10 @@
 """Models on a mesh of devices: rows by "data", heads and units by "model".
 
-A layer is split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053): its
-two last products, of the attention and of the feed-forward layer, each end in
-one sum over "model"; the embedding ends in another. The logits of the output
-layer stay split over the vocabulary. Rows never meet.
-
-A model is called inside of `jax.shard_map` over "data", where "model" is left
-to the compiler, by a `language_model` of this module.
+Layers are split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053):
+attention, feed-forward layer and embedding each end in one sum over "model";
+logits stay split over the vocabulary. Models run inside of `jax.shard_map` over
+"data", where "model" is left to the compiler, by `language_model` of this
+module.
 """
 
 import functools
@@ -41,10 +39,8 @@ def by_experts(config: architecture.Config, size: int) -> bool:
 
 def check(config: architecture.Config, size: int) -> None:
   """Raises ValueError unless a layer can be split over `size` devices.
-
   Key/value heads, vocabularies and a shared expert that do not divide are no
-  error: every device has all of their parameters.
-  """
+  error: every device has all of their parameters."""
   if size not in partition(config):
     raise ValueError(
         f"{MODEL}:{size} does not divide num_heads={config.num_heads} and "
@@ -56,11 +52,9 @@ def check(config: architecture.Config, size: int) -> None:
 
 def specs(config: architecture.Config, size: int,
           params: types.Params) -> types.Params:
-  """Returns a tree of `PartitionSpec` of parameters, or of their shapes.
-
-  A layer is split over `size` devices. Raises ValueError for a parameter that
-  was declared without axes.
-  """
+  """Returns a tree of `PartitionSpec` of parameters, or of their shapes. A
+  layer is split over `size` devices. Raises ValueError for a parameter that was
+  declared without axes."""
   check(config, size)
   declared = language_models.mesh_axes(config)
   counts = {parameters.HEADS: config.num_heads,
@@ -94,11 +88,9 @@ def specs(config: architecture.Config, size: int,
 
 def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
               size: int | None = None):
-  """Returns what `checkpoints.load` takes as `shardings`.
-
-  The mesh has axes "data" and "model". `size` is the number of devices that a
-  layer is split over: 1, or None for those of "model".
-  """
+  """Returns what `checkpoints.load` takes as `shardings`. The mesh has axes
+  "data" and "model". `size` is the number of devices that a layer is split
+  over: 1, or None for those of "model"."""
   size = mesh.shape[MODEL] if size is None else size
   return lambda params: jax.tree.map(
       functools.partial(NamedSharding, mesh), specs(config, size, params),
@@ -109,11 +101,9 @@ def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
 def language_model(lm: types.LanguageModel,
                    whole: bool = False) -> types.LanguageModel:
   """Returns a model for `jax.shard_map` over "data"; equal ones are cached.
-
-  Logits stay split over the vocabulary, and so are all distributions that are
-  made of them. Caches are split over as many devices: by heads, and by slots as
-  far as these do not divide. `whole`: every device has all layers and caches.
-  """
+  Logits, and distributions made of them, stay split over the vocabulary. Caches
+  are split by heads, and by slots as far as these do not divide. `whole`: every
+  device has all layers and caches."""
   def init_cache(batch, capacity):
     cache = lm.init_cache(batch, capacity)
     if whole:
@@ -135,11 +125,9 @@ def language_model(lm: types.LanguageModel,
 
 @functools.lru_cache(maxsize=None)
 def head(found: types.Head) -> types.Head:
-  """Returns a head on a split target, computed by every device of a row.
-
-  Its parameters are on all devices. Its logits are split over the vocabulary,
-  as those of the target are.
-  """
+  """Returns a head on a split target, computed by every device of a row. Its
+  parameters are on all devices. Its logits are split over the vocabulary, as
+  those of the target are."""
   def whole(compute):
     return lambda *args: jax.lax.with_sharding_constraint(
         compute(*args), PartitionSpec())

@@ -11,10 +11,8 @@ from models.transformer import rope
 
 
 def narrow(config):
-  """Returns for each layer whether it is one of those with the window.
-
-  Or, without a window, one of those that are rotated where others are not.
-  """
+  """Returns for each layer whether it is one of those with the window. Or,
+  without a window, one of those that are rotated where others are not."""
   every = config.full_every or config.num_layers + 1
   two_kinds = config.window > 0 or not config.rope_full
   return [two_kinds and (i + 1) % every > 0 for i in range(config.num_layers)]
@@ -22,9 +20,7 @@ def narrow(config):
 
 def of(config, cache, positions, mask, packing=None):
   """Returns the `layers.AttentionView` of a forward, or two: full and narrow.
-
-  Positions are `[B, T]`; `mask [B, T, N]` has each token and its ancestors.
-  """
+  Positions are `[B, T]`; `mask [B, T, N]` has each token and its ancestors."""
   full, local = dataclasses.replace(config, window=0), config
   if config.rope_local_theta:
     local = dataclasses.replace(config, rope_scaling="none",
@@ -49,22 +45,18 @@ def of(config, cache, positions, mask, packing=None):
 
 
 def kv_of_layers(cache, block):
-  """Returns the keys and values that layers read, each a tuple of layers.
-
-  They are those of the cache, of what its rows share, if there is any, and of
-  the block.
-  """
+  """Returns the keys and values that layers read, each a tuple of layers. They
+  are those of the cache, of what its rows share, if there is any, and of the
+  block."""
   prefix = [cache, cache.shared] if cache.shared else [cache]
   return tuple(x for part in (*prefix, block) for x in (part.keys, part.values))
 
 
 def _masks(window, cache, positions, mask, has_start):
-  """Returns what each fresh token attends to.
-
-  Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block, the span of
-  the former, and mask and span of what rows share, if there is any. A window
-  of 0 is none; `has_start` gives the span a start even so.
-  """
+  """Returns what each fresh token attends to. Masks `[B, 1 or T, S]` of the
+  cache and `[B, T, N]` of the block, the span of the former, and mask and span
+  of what rows share, if there is any. A window of 0 is none; `has_start` gives
+  the span a start even so."""
   shared = cache_lib.num_shared(cache)
   stop = cache.length - shared
   first = positions - window + 1 if window else (
@@ -86,9 +78,7 @@ def _masks(window, cache, positions, mask, has_start):
 
 def _seen(slots, stop, start):
   """Returns mask `[B or 1, 1 or T, S]` and span of slots from start to stop.
-
-  `stop` is `[B or 1]`; `start` is `[B, T]`, None for 0.
-  """
+  `stop` is `[B or 1]`; `start` is `[B, T]`, None for 0."""
   order = jnp.arange(slots)[None, None]
   mask = order < stop[:, None, None]
   if start is not None:

@@ -1,16 +1,13 @@
 """Grammars that a library of masks follows on the host: any of its languages.
 
-An automaton over tokens is a table on the device. What no table holds, such as
-brackets nested without end, is read on the host: an `Engine` follows a text
-token by token and reports which tokens may come next. A state on the device is
-the number of a text here, so that drafting, scoring, committing and dropping
-tokens is the same as with any other processor. Each forward calls the host
-twice, whatever the batch and the tree: for the states of its tokens, and for
-the masks of those whose logits are used.
+What no table on the device holds, such as endlessly nested brackets, an
+`Engine` reads on the host, token by token. A state on the device is the number
+of a text, so drafting, scoring and committing are as with any other processor.
+Each forward calls the host twice, whatever the batch and the tree: for states,
+and for masks.
 
-A matcher of the engine is at one text at a time. That of a node is a copy of
-its parent's, which reads one more token; those of nodes that were not accepted
-are dropped when others are needed.
+A node's matcher is a copy of its parent's that reads one more token; matchers
+of rejected nodes are dropped when others are needed.
 """
 
 import collections
@@ -60,28 +57,17 @@ class Engine(NamedTuple):
 
 @flax.struct.dataclass
 class HostGrammar:
-  """The parameters of `host_grammar()`.
-
-  Attributes:
-    number: `[]` int32, of the grammar within this process.
-    ends: `[V]` bool, tokens that end a text.
-  """
-  number: Array
-  ends: Array
+  """The parameters of `host_grammar()`."""
+  number: Array  # `[]` int32, of the grammar within this process
+  ends: Array  # `[V]` bool, tokens that end a text
 
 
 @dataclasses.dataclass
 class HostTimes:
-  """Calls of the host by a grammar.
-
-  Attributes:
-    calls: by the compiled programs.
-    masks: that the engine has computed.
-    seconds: in these calls, together.
-  """
-  calls: int = 0
-  masks: int = 0
-  seconds: float = 0.0
+  """Calls of the host by a grammar."""
+  calls: int = 0  # By the compiled programs
+  masks: int = 0  # That the engine has computed
+  seconds: float = 0.0  # In these calls, together
 
 
 @dataclasses.dataclass
@@ -161,10 +147,8 @@ def register(name: str, engine: Engine, pieces: Sequence[bytes],
 
 def with_deep_stack(function):
   """Returns what a function returns, which may recur deeply in native code.
-
   Engines follow references of a grammar by recursion: a chain of a thousand
-  would end the process on a stack of the usual size.
-  """
+  would end the process on a stack of the usual size."""
   with futures.ThreadPoolExecutor(1) as pool:
     with _STACK_LOCK:
       usual = threading.stack_size(_STACK_BYTES)
@@ -181,11 +165,9 @@ def host_times(params: HostGrammar) -> HostTimes:
 
 
 def host_grammar() -> LogitsProcessor:
-  """Returns the processor that allows what a grammar on the host allows.
-
-  Its parameters are a `HostGrammar`, which reads the generated tokens. Another
-  one of as many tokens compiles nothing.
-  """
+  """Returns the processor that allows what a grammar on the host allows. Its
+  parameters are a `HostGrammar`, which reads the generated tokens. Another one
+  of as many tokens compiles nothing."""
   return _PROCESSOR
 
 

@@ -86,10 +86,8 @@ def lark(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 
 def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
-  """Returns a grammar of llama.cpp's GBNF, with a rule `root`; as `lark`.
-
-  Each character is a lexeme, so that no text is lost to a longer one.
-  """
+  """Returns a grammar of llama.cpp's GBNF, with a rule `root`; as `lark`. Each
+  character is a lexeme, so that no text is lost to a longer one."""
   name = f"grammar={values.shortened(grammar)}"
   package = host_engine.library(_PACKAGE)
   grammar_source.check(name, grammar, MAX_GBNF_RULES, gbnf=True)
@@ -132,10 +130,8 @@ def source_of_schema(schema) -> str:
 
 def _with_options(source):
   """Returns a grammar whose masks have all tokens that may come next.
-
   Otherwise, where only one text can follow, the only token that is allowed is
-  the first one of its usual spelling: not the distribution that is masked.
-  """
+  the first one of its usual spelling: not the distribution that is masked."""
   found = re.search(r"^%llguidance\s+(?={)", source, re.MULTILINE)
   if not found:
     # At the end: errors count lines.

@@ -21,13 +21,10 @@ class Unsupported(ValueError):
 @functools.lru_cache(maxsize=256)
 def between(low, high, open_low: bool = False, open_high: bool = False,
             integer: bool = False, multiple=None) -> Dfa:
-  """Returns the automaton over characters of the numbers between two bounds.
-
-  Bounds are `decimal.Decimal`, or None; an open one is left out itself. Numbers
-  are multiples of `multiple`: an integer up to `MAX_DIVISOR`, or a power of
-  ten. Only numbers without any condition have exponents. Raises Unsupported for
-  other multiples, and for long bounds.
-  """
+  """Returns the automaton over characters of the numbers between two bounds,
+  each a `decimal.Decimal` or None; an open bound is excluded. `multiple` is an
+  integer up to `MAX_DIVISOR` or a power of ten. Only unconditioned numbers have
+  exponents. Raises Unsupported for other multiples and long bounds."""
   if multiple is not None:
     integer = integer or multiple == multiple.to_integral_value()
   fraction = "" if integer else _fraction(multiple)

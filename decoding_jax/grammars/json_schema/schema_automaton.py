@@ -1,9 +1,8 @@
 """JSON schemas as automata over bytes.
 
-What has no bound in JSON has one here: values of any kind and references of a
-part to itself are followed a few levels deep. If the automaton is too large
-nevertheless, they are followed less deep, and lists and texts that may be long
-are cut; see `_BUDGETS`. So each text is valid, but not each valid one is there.
+Values of any type and recursive references are followed a few levels deep, less
+if the automaton becomes too large; see `_BUDGETS`. So each text is valid, but
+not every valid text is allowed.
 """
 
 import dataclasses
@@ -50,13 +49,10 @@ class _Build:
 
 def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
               seconds: float = float("inf")) -> Dfa:
-  """Returns the automaton over bytes of JSON texts of a schema.
-
-  `whitespace` is the pattern of what may be between the parts; None for at most
-  one blank. Raises `schema_source.Unsupported`, naming the keyword, its place
-  and what is supported; TooLarge beyond `limit` states or `seconds`, however
-  much is left out.
-  """
+  """Returns the automaton over bytes of JSON texts of a schema. `whitespace` is
+  the pattern between parts; None: at most one blank. Raises
+  `schema_source.Unsupported` naming the keyword and its position, TooLarge
+  beyond `limit` states or `seconds`."""
   limit = limit or finite_automata.MAX_STATES
   between = finite_automata.intersect(regex.search(
       f"^(?:{_WHITESPACE if whitespace is None else whitespace})$"),
@@ -255,10 +251,8 @@ def _state_at(nfa, states, waiting, key):
 
 
 def _add_or_none(build, parts, start):
-  """As `_add`; None as well for parts that are left out as endless.
-
-  Where they are needed, the whole is not possible either.
-  """
+  """As `_add`; None as well for parts that are left out as endless. Where they
+  are needed, the whole is not possible either."""
   if is_never(parts):
     return None
   try:
@@ -371,10 +365,8 @@ def _add_others(build, branch, names, places):
 
 
 def _other_names(build, branch, names):
-  """Returns the kinds of other names, and the parts of their values.
-
-  Names are spelled in one way, so that none of them is one of those before.
-  """
+  """Returns the kinds of other names, and the parts of their values. Names are
+  spelled in one way, so that none of them is one of those before."""
   if len(branch.patterns) > _MAX_PATTERNS:
     fail("#", f"more than {_MAX_PATTERNS} patterns of names in one object are "
          "not supported.")

@@ -1,8 +1,7 @@
 """What a schema allows, as a list of branches of one type each.
 
-`allOf`, `$ref` and keywords next to each other are intersected, `anyOf` is a
-union. Parts of parts, such as the properties of an object, stay lists of parts
-of the schema of which all hold, until they are needed.
+`allOf`, `$ref` and adjacent keywords are intersected, `anyOf` is a union. Parts
+of parts stay lists of schemas until they are needed.
 """
 
 import collections

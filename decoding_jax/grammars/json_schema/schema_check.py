@@ -1,7 +1,6 @@
 """Values that keywords of a JSON schema may have, checked for any engine.
 
-An engine may lack a keyword, and another one have it. A keyword whose value is
-none of JSON Schema has no meaning to any of them, though some ignore it.
+Engines ignore some malformed keywords, which are refused here.
 """
 
 import contextlib
@@ -19,11 +18,9 @@ class Malformed(ValueError):
 
 
 def parse(name: str, schema):
-  """Returns a schema, a dict or a text, as Python has JSON, checked.
-
-  Raises Malformed, naming keyword, value and what is allowed; ValueError for
-  what is no JSON, or is nested too deep.
-  """
+  """Returns a schema, a dict or a text, as Python has JSON, checked. Raises
+  Malformed, naming keyword, value and what is allowed; ValueError for what is
+  no JSON, or is nested too deep."""
   try:
     if not isinstance(schema, str):
       schema_source.check_depth(schema)

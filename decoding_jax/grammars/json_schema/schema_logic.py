@@ -1,8 +1,7 @@
 """`not`, `if` and `dependencies`, written by keywords that allow values.
 
-A negation is allowed to be narrower than it is: what cannot be negated is left
-out of a union, so that each value that is allowed is really none of the negated
-schema.
+A negation may be narrower than the true one: branches that cannot be negated
+are left out.
 """
 
 from decoding_jax.grammars.json_schema import schema_source

@@ -1,7 +1,7 @@
 """Lists without repeated items, of which there are finitely many.
 
-A state knows which values were there. Where that is too many states, items come
-in the order of the schema: each text is valid, but not each valid one is there.
+A state holds the values so far; if that needs too many states, items come in
+the order of the schema.
 """
 
 import dataclasses

@@ -1,14 +1,8 @@
 """Native CPU kernels, in C++ of `decoding_jax/kernels/cpu/src`.
 
-- Products: XLA packs weights into other arrays first, in each of them, which
-  for a few tokens takes longer than the product.
-- Attention, without scores in memory, over the slots that are seen.
-- Norms, for each of which XLA has several operations.
-- Commits: to write a few slots of 16 bits, XLA converts the whole cache.
-- Distributions and draws, which XLA computes in many passes over the
-  vocabulary; and random words.
-
-They are called through `jax.ffi`, inside of XLA's programs and on its threads.
+They replace what XLA does slowly for few tokens: it repacks weights for each
+product, converts a whole 16-bit cache for each commit, and passes over the
+vocabulary many times. They run through `jax.ffi`, on XLA's threads.
 """
 
 import logging
@@ -59,10 +53,8 @@ def rms_norm(x, scale, *, epsilon, plus_one):
 
 
 def attention(q, parts, *, cap):
-  """Returns a pair as of `dot_product_attention.merge`, in float32.
-
-  Slots that no query sees are not read. Spans say nothing that masks do not.
-  """
+  """Returns a pair as of `dot_product_attention.merge`, in float32. Slots that
+  no query sees are not read. Spans say nothing that masks do not."""
   queries = q.astype(jnp.float32).transpose(0, 2, 3, 1, 4)
   arrays = []
   for keys, values, mask, *_ in parts:
@@ -134,12 +126,9 @@ def write_slots(targets, sources, start):
 
 def prepare() -> bool:
   """Compiles the kernels unless they have been; returns whether there are any.
-
-  `dj.generate` and `transformer.init` call it. Whoever traces a program of his
-  own before calls it first: within a trace nothing is compiled, and what is
-  traced then is left to XLA for good. There are none on other platforms,
-  without a C++ compiler, and where `DECODING_JAX_KERNELS=xla`.
-  """
+  `dj.generate` and `transformer.init` call it; call it before tracing a program
+  of your own, since nothing is compiled within a trace. None on other
+  platforms, without a C++ compiler, or where `DECODING_JAX_KERNELS=xla`."""
   return available()
 
 

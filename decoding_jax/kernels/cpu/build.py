@@ -1,11 +1,9 @@
 """Compiles the native CPU kernels, and keeps what was compiled.
 
-  python -m decoding_jax.kernels.cpu.build
-
-compiles them, some thirty seconds once on a machine; otherwise the first call
-of `dj.generate` does, or of `kernels.prepare`. They are kept in the folder
-`decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`, unless others may write
-there. The compiler is the one that `CXX` names, or c++.
+`python -m decoding_jax.kernels.cpu.build` takes some thirty seconds once a
+machine; otherwise the first `dj.generate` or `kernels.prepare` compiles.
+Libraries are kept in `decoding_jax` of `XDG_CACHE_HOME` or `~/.cache`, unless
+others may write there. The compiler is `CXX`, or c++.
 """
 
 import contextlib
@@ -53,10 +51,8 @@ class Unavailable(Exception):
 
 
 def load(may_compile=True) -> tuple[str, ctypes.CDLL]:
-  """Returns the library and the digest of what it depends on.
-
-  Compiles it first if it has not been and `may_compile`; raises `Unavailable`.
-  """
+  """Returns the library and the digest of what it depends on. Compiles it first
+  if it has not been and `may_compile`; raises `Unavailable`."""
   try:
     compiler = _compiler()
     with _folder() as folder:
@@ -86,11 +82,9 @@ def _compiler() -> list[str]:
 
 
 def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
-  """Returns the library in a folder, compiled unless it is there and whole.
-
-  Its name says what it was made of and what is in it: file systems may lose the
-  end of a file, and to load such a one would kill the process.
-  """
+  """Returns the library in a folder, compiled unless it is there and whole. Its
+  name says what it was made of and what is in it: file systems may lose the end
+  of a file, and to load such a one would kill the process."""
   digest = _digest(compiler)
   found = list(folder.glob(f"{digest}-*.so"))
   for path in found:
@@ -156,9 +150,7 @@ def _sweep(folder, *prefixes) -> None:
 @contextlib.contextmanager
 def _folder():
   """Yields the folder of libraries; with a warning one of this process alone.
-
-  Whoever may write to the folder may have this process run anything.
-  """
+  Whoever may write to the folder may have this process run anything."""
   parent = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
   folder = pathlib.Path(parent) / "decoding_jax"
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,10 +171,8 @@ def _is_private(status) -> bool:
 
 
 def _digest(compiler) -> str:
-  """Returns a digest of all that a library depends on.
-
-  Machines may share the folder, and checkouts the library.
-  """
+  """Returns a digest of all that a library depends on. Machines may share the
+  folder, and checkouts the library."""
   version = _run([*compiler, "--version"]).stdout
   sources = [(path.name, path.read_text())
              for path in sorted(_SOURCES.glob("*.[ch]*"))]

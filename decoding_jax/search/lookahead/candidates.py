@@ -55,12 +55,10 @@ def describe(options: SearchOptions) -> str:
 
 def choose(context: Context, options: SearchOptions, caches, logits,
            reward_states, room) -> Choice:
-  """Chooses a token of each row by a lookahead from each candidate.
-
-  Of equal scores the more probable wins, then the smaller id. The cache of the
-  model that rolls out holds the whole text; `room [B]` is the tokens that may
-  follow, 0 where no choice is needed.
-  """
+  """Chooses a token of each row by a lookahead from each candidate. Of equal
+  scores the more probable wins, then the smaller id. The cache of the model
+  that rolls out holds the whole text; `room [B]` is the tokens that may follow,
+  0 where no choice is needed."""
   logits = greedy_rollout.allowed(context, logits)
   # In this order the first of equal scores is the one to take.
   values, candidates = sampling.top_k(logits, options.num_candidates)

@@ -18,12 +18,9 @@ _NUM_STATES = 4
 
 def decoder(options: candidates.SearchOptions,
             rules: cdsl_rules.Rules) -> Decoder:
-  """Makes the decoder of CDSL, for temperature 0.
-
-  The `steps` of `options` are n, the drafted tokens. Its `carry` are the states
-  of the reward and its values `[B]`; `stats.extra` has `states [B, 4]` and
-  `reward_calls [B]`.
-  """
+  """Makes the decoder of CDSL, for temperature 0. The `steps` of `options` are
+  n, the drafted tokens. Its `carry` are the states of the reward and its values
+  `[B]`; `stats.extra` has `states [B, 4]` and `reward_calls [B]`."""
   # The draft has not seen what only the target has said.
   lags = rules.low_acceptance == "continue" or rules.commits_rollout
   max_draft_lag = options.steps + 1 if lags else 2

@@ -40,11 +40,9 @@ LOW_ACCEPTANCE = {"continue": (True, None), "search": (False, None),
 
 
 def make(draft, acceptance_threshold, reward_threshold, **others) -> Rules:
-  """Checks the thresholds, and makes rules of them; raises ValueError.
-
-  A reward passes from `reward_threshold` on; None: if it is higher than before,
-  or at its maximum. Without `num_to_commit` all verified tokens are committed.
-  """
+  """Checks the thresholds, and makes rules of them; raises ValueError. A reward
+  passes from `reward_threshold` on; None: if it is higher than before, or at
+  its maximum. Without `num_to_commit` all verified tokens are committed."""
   values.check_number("acceptance_threshold", acceptance_threshold, 0, 1)
   if reward_threshold is not None:
     values.check_number("reward_threshold", reward_threshold)

@@ -37,13 +37,10 @@ class Lookahead:
 
 def chain(max_draft_lag: int, context: Context, state: DecodeState,
           reward_states, *, steps: int, slack: float = 0.0) -> Lookahead:
-  """Drafts n = `steps` tokens greedily, and runs the target on them once.
-
-  The target cache lacks the newest token; the draft cache may lack
-  `max_draft_lag`, the newest included. The target accepts its most probable
-  token, and tokens less than `slack` nats below it. `reward_states` are not
-  used: `chain` and `tree` are called alike.
-  """
+  """Drafts n = `steps` tokens greedily, and runs the target on them once. The
+  target cache lacks the newest token, the draft cache at most `max_draft_lag`.
+  The target accepts its most probable token, and those less than `slack` nats
+  below it. `reward_states` is unused: `chain` and `tree` share a signature."""
   del reward_states
   lacks = state.length - state.draft_cache.length
   logits, draft_cache = greedy_rollout.catch_up(max_draft_lag, context, state,
@@ -73,13 +70,10 @@ def chain(max_draft_lag: int, context: Context, state: DecodeState,
 
 def tree(max_draft_lag: int, context: Context, state: DecodeState,
          reward_states, *, expander: Expander, slack: float = 0.0) -> Lookahead:
-  """Drafts a tree, runs the target on it, and takes its best verified path.
-
-  A path is verified where the target accepts all of its tokens, as in `chain`,
-  and no child of its last one. The best is that of the greatest reward, of
-  equal ones the longest, then the one that the target finds most probable.
-  Without slack there is one, the target's own.
-  """
+  """Drafts a tree, runs the target on it, and takes the best verified path: the
+  one with the greatest reward, then the longest, then the most probable. The
+  target accepts all tokens of a verified path, as in `chain`, and no child of
+  the last. Without slack there is one path, the target's own."""
   layout = expander.layout
   steps = tree_lib.depth(layout)
   lacks = state.length - state.draft_cache.length
@@ -115,11 +109,8 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
 
 def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
                reward_states):
-  """Picks the best verified path of each row.
-
-  Returns its last node `[B]`, tokens and nodes `[B, n]`, and how many paths
-  `[B]` were verified.
-  """
+  """Picks the best verified path of each row. Returns its last node `[B]`,
+  tokens and nodes `[B, n]`, and how many paths `[B]` were verified."""
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
                               depths[None] <= room[:, None])

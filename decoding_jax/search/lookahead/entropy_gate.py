@@ -13,13 +13,10 @@ from decoding_jax.types import Context, DecodeState, Decoder, Stats
 
 
 def decoder(num_candidates: int, steps: int, threshold: float) -> Decoder:
-  """Makes the decoder of AdaDec, for temperature 0.
-
-  Of k = `num_candidates`, L = `steps` tokens rolled out after each, and a
-  `threshold` in nats, below which the most probable token is taken. Its `carry`
-  are the target's logits `[B, V]` after the text; `stats.extra` has `lookaheads
-  [B]`, the tokens that were looked ahead for.
-  """
+  """Makes the decoder of AdaDec, for temperature 0. Below the entropy
+  `threshold`, in nats, the most probable token is taken; else `num_candidates`
+  are rolled out by `steps` tokens each. `carry` are the target's logits `[B,
+  V]` after the text; `stats.extra` has `lookaheads [B]`."""
   return Decoder(_init, functools.partial(_step, num_candidates, steps,
                                           threshold),
                  max_slots_ahead=1, max_samples_per_node=num_candidates)

@@ -1,7 +1,6 @@
 """CDSL's second and third attempts: the target continues, or a CDLH step.
 
-Both are needed by some rows only. They run where any row needs them, and what
-they write to caches is placed so that other rows lose nothing.
+They run if any row needs them; their cache writes leave other rows intact.
 """
 
 import flax.struct
@@ -93,12 +92,10 @@ def search(rows, passes, commits_rollout: bool, context: Context,
            options: candidates.SearchOptions, state: DecodeState,
            lookahead: Lookahead, continuation: TargetContinuation,
            reward_states) -> SearchResult:
-  """Chooses one token by a CDLH step in `rows [B]`; elsewhere count is 0.
-
-  The first logits of `lookahead` follow the text, and the cache of
-  `continuation` holds it. With `commits_rollout` the roll-out is committed too,
-  where its reward `passes`.
-  """
+  """Chooses one token by a CDLH step in `rows [B]`; elsewhere count is 0. The
+  first logits of `lookahead` follow the text, and the cache of `continuation`
+  holds it. With `commits_rollout` the roll-out is committed too, where its
+  reward `passes`."""
   # The cache of `lookahead` would have to be kept as a second copy.
   cache = continuation.cache.replace(length=state.length)
 

@@ -1,10 +1,9 @@
 """Best-first trees: the nodes that the draft model finds most probable.
 
-OPT-Tree (arXiv 2406.17276) and the last step of EAGLE-2 (arXiv 2406.16858). A
-beam search drafts a larger tree. Of it the N nodes whose paths are the most
-probable ones are scored by the target, so that the tree is deep where the draft
-model is sure, and wide where it is not. No node is more probable than its
-parent: the N best nodes of all are a tree.
+OPT-Tree (arXiv 2406.17276) and the last step of EAGLE-2 (arXiv 2406.16858): a
+beam search drafts a larger tree, of which the target scores the N nodes with
+the most probable paths. No node is more probable than its parent, so these form
+a tree.
 """
 
 import functools
@@ -23,23 +22,12 @@ from decoding_jax.validation import values
 @functools.lru_cache(maxsize=None)
 def best_first(nodes: int, width: int, depth: int,
                rank_temperature: float = 1.0) -> Drafter:
-  """The drafter of the N best nodes of a beam search by the draft model.
+  """Returns the drafter of the N = `nodes` best nodes of a beam search.
 
-  None of the N most probable texts of up to D tokens is left out if the beam is
-  as wide as N: their beginnings are among them. A wider beam finds the same.
-
-  Args:
-    nodes: N, nodes that the target scores.
-    width: nodes of a level of the beam search.
-    depth: D, its levels.
-    rank_temperature: of `sharpened`.
-
-  Returns:
-    The drafter.
-
-  Raises:
-    ValueError: if a size is not a positive integer, or the beam search has
-      fewer nodes, or the tree fewer nodes than levels.
+  The draft model searches `depth` levels of `width` nodes. None of the N most
+  probable texts of up to D tokens is missing if `width` is N or more.
+  `rank_temperature` is of `sharpened`. Raises ValueError unless sizes are
+  positive integers, the search has N nodes or more, and N is at least `depth`.
   """
   for name, value in (("nodes", nodes), ("width", width), ("depth", depth)):
     values.check_positive(name, value)
@@ -56,10 +44,8 @@ def best_first(nodes: int, width: int, depth: int,
 
 def sharpened(context: Context, temperature: float) -> Context:
   """Returns the context of drafts that a target of temperature 0 is to match.
-
   Its most probable token is more certain than the draft model's probabilities,
-  which are of samples: logits at a lower `temperature` fit. Else no change.
-  """
+  which are of samples: logits at a lower `temperature` fit. Else no change."""
   if not context.warper.greedy or temperature == 1:
     return context
   warper = context.draft_warper
@@ -69,9 +55,7 @@ def sharpened(context: Context, temperature: float) -> Context:
 
 def path_log_probs(layout: Layout, tree: DraftTree):
   """Returns `[B, M]` log-probabilities of the paths to nodes, the root's 0.
-
-  Never more than the parent's, not even by rounding; -inf if not valid.
-  """
+  Never more than the parent's, not even by rounding; -inf if not valid."""
   totals = jnp.zeros_like(tree.log_probs[:, :1, 0])
   for level in tree_lib.level_slices(layout)[1:]:
     parents, tokens = tree.parents[:, level], tree.tokens[:, level]
@@ -85,19 +69,15 @@ def path_log_probs(layout: Layout, tree: DraftTree):
 
 def best_nodes(totals, nodes: int):
   """Returns `[B, 1 + nodes]` indices of the largest `totals [B, M]`, ascending.
-
   The root is among them, and of equal totals the lower index: a parent whose
-  total is no less comes before its child.
-  """
+  total is no less comes before its child."""
   best = jnp.sort(kernels.top_k(totals[:, 1:], nodes)[1], axis=1)
   return jnp.pad(1 + best, ((0, 0), (1, 0))).astype(jnp.int32)
 
 
 def subtree(tree: DraftTree, kept) -> DraftTree:
   """Returns the tree of nodes `kept [B, N]`, ascending, with all their parents.
-
-  It has no log-probabilities.
-  """
+  It has no log-probabilities."""
   take = lambda x: buffers.take_along(x, kept, axis=1)
   # The new index of a node is how many of those kept are before it.
   parents = take(tree.parents)

@@ -1,9 +1,8 @@
 """Graph-structured speculative decoding (arXiv 2407.16207): a graph of drafts.
 
-The draft model expands W nodes a level, a forward each. Where the last tokens
-of a draft are those of a node that it has expanded already, in another place,
-what follows there is taken to follow here too: the drafts are a graph, of which
-the most probable paths are unrolled into a tree.
+The draft model expands W nodes a level. Where the last tokens of a draft are
+those of an expanded node, its successors are reused: the most probable paths of
+the graph are unrolled into a tree.
 """
 
 import functools
@@ -97,9 +96,7 @@ def _propose(layout, width, repeat, grow, keys, context: Context,
 def _grow(width, branching, min_probability, min_share, warper, logits,
           graph: _Graph, start) -> _Graph:
   """Adds the children of a level, the best new ones as the next level's nodes.
-
-  Of one row; `logits` are `[W, V]`, of the nodes from `start` on.
-  """
+  Of one row; `logits` are `[W, V]`, of the nodes from `start` on."""
   shares, tokens = sampling.top_k(jnp.exp(sampling.log_probs(warper, logits)),
                                   branching)
   own = start + jnp.arange(len(logits))

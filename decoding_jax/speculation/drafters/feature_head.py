@@ -1,8 +1,7 @@
 """Drafting by a head on the target's features, instead of a draft model.
 
-The state of a head is `DecodeState.carry`: what it has read of the committed
-text. Rejected tokens leave no trace there, since it only ever reads tokens that
-were committed, with the features that the target has computed of them.
+A head's state, `DecodeState.carry`, holds committed tokens only, so rejected
+tokens leave no trace.
 """
 
 import jax
@@ -17,11 +16,9 @@ from decoding_jax.types import (AppliedParams, Context, DecodeState, DraftTree,
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
-  """Reads the prompts, as many tokens at a time as the prefill does.
-
-  What prompts share is read once, and then kept in each row. A ValueError
-  says so if the target does not keep what the head reads.
-  """
+  """Reads the prompts, as many tokens at a time as the prefill does. What
+  prompts share is read once, and then kept in each row. A ValueError says so if
+  the target does not keep what the head reads."""
   head, cache = context.draft, state.target_cache
   _check_widths(head, cache)
   batch, after = len(context.prompts), context.prompts[:, 1:]

@@ -1,10 +1,9 @@
 """Lookahead decoding (arXiv 2402.02057): n-grams of a Jacobi iteration.
 
-Beside the drafts, the target scores a window of guesses: N - 1 rows, each what
-made of the row before, of W columns, the positions from the root on. A
-column with what the target makes of its last row is an N-gram. A row pools
-these, and then those that end in the tokens just committed, by their first
-token, the newest first, and drafts those that begin at the root.
+The target also scores a window of guesses: N - 1 rows of W columns, each row
+made from the row before. A column and the target's output for its last row form
+an N-gram. A row pools N-grams by first token, newest first, and drafts those
+that begin at the root.
 """
 
 import functools

@@ -16,12 +16,9 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
 
 @functools.lru_cache(maxsize=None)
 def of_model(expander: Expander) -> Drafter:
-  """Makes the drafter of `dj.generate`'s draft model or head.
-
-  Its state is the draft model's cache, `DecodeState.draft_cache`, or what a
-  head has read, `DecodeState.carry`; a model that reads the target's cache has
-  none.
-  """
+  """Makes the drafter of `dj.generate`'s draft model or head. Its state is the
+  draft model's cache, `DecodeState.draft_cache`, or what a head has read,
+  `DecodeState.carry`; a model that reads the target's cache has none."""
   depth = tree_lib.depth(expander.layout)
   return Drafter(
       expander.layout, init, functools.partial(propose, expander), observe,
@@ -84,11 +81,9 @@ def propose(expander, keys, context: Context,
 
 def observe(context: Context, before: DecodeState, after: DecodeState,
             seen: Seen, grown=None) -> DecodeState:
-  """Commits the path of a draft model, or has a head read it.
-
-  `grown [B, D + 1]` are nodes of the path in the tree of `propose`, if that is
-  not the tree that was scored.
-  """
+  """Commits the path of a draft model, or has a head read it. `grown [B, D +
+  1]` are nodes of the path in the tree of `propose`, if that is not the tree
+  that was scored."""
   if _is_head(context):
     return feature_head.observe(context, after, seen)
   if _reads_target(context):
@@ -125,12 +120,10 @@ def _is_head(context):
 
 def commit(state: DecodeState, block: Block | None, path,
            count) -> Cache | None:
-  """Commits the late token, if there is one, the root, and inner nodes.
-
-  Nodes of the last level are not in the block: where one is accepted, the
-  draft cache falls one token short, which the next root level makes good.
-  `path` is `[B, D + 1]`, of which the first `count [B]` nodes count.
-  """
+  """Commits the late token, if there is one, the root, and inner nodes. Nodes
+  of the last level are not in the block: where one is accepted, the draft cache
+  falls one token short, which the next root level makes good. `path` is `[B, D
+  + 1]`, of which the first `count [B]` nodes count."""
   if block is None:
     return None
   depth = path.shape[1] - 1

@@ -1,10 +1,8 @@
 """Drafts of a masked-diffusion model: all positions by one forward.
 
-The model reads the end of the text and D masked positions after it, and gives a
-distribution at each of them: a product, since no position sees what another one
-is filled with. Any expander grows a tree of it. The children of a node are
-samples of the distribution of its level, whatever the node: verification is
-exact.
+The model reads the end of the text and D masked positions. Its distributions at
+these are independent, so any expander grows a tree from them, and verification
+is exact: children sample the distribution of their level, whatever the node.
 """
 
 import functools
@@ -24,11 +22,9 @@ from decoding_jax.validation import values
 
 @functools.lru_cache(maxsize=None)
 def masked(expander: Expander, window: int) -> Drafter:
-  """Makes the drafter of a masked-diffusion model, see `canvas.as_draft`.
-
-  It calls the model once a step, however deep the tree; the model reads the
-  last `window` tokens of the text.
-  """
+  """Makes the drafter of a masked-diffusion model, see `canvas.as_draft`. It
+  calls the model once a step, however deep the tree; the model reads the last
+  `window` tokens of the text."""
   values.check_positive("window", window)
   # The noise of its levels is its own: no `noise_keys` are set.
   draws = (Draws.ARBITRARY if expander.draws == Draws.SHARED_NOISE

@@ -1,13 +1,13 @@
 """Parallel prompt decoding (arXiv 2405.18628): the target guesses ahead itself.
 
-After a node that the target scores it is given a chain of trained prompt
-tokens, -1, -2, ..., which are never tested: after the i-th of them it says what
-comes i + 1 tokens after the node. Of the chain of the last accepted node these
-guesses fill in the next tree, so that no other forward drafts.
+Each scored node is followed by a chain of trained prompt tokens, -1, -2, ...,
+which are never tested: the i-th predicts the token i + 1 after the node. The
+guesses after the last accepted node fill the next tree, without another
+forward.
 
-The root and the nodes of the best path have chains of D prompt tokens, the
-others short ones. So a row has one of two trees of the same size, by the chain
-that it has read: a deep one, or one that is as deep as a short chain and wide.
+Root and best path have chains of D prompt tokens, other nodes short ones. So a
+row has one of two trees of equal size: a deep one, or a wide one as deep as a
+short chain.
 """
 
 import functools

@@ -1,14 +1,9 @@
 """ProPD (arXiv 2402.13485, section 4.1): early layers prune a drafted tree.
 
-What the first layers of the target say of a tree costs a part of a target call,
-and shows which of its branches are in vain. Of a tree of a static size those
-nodes are kept whose paths these layers find the most probable ones, and they
-alone are scored by all layers.
-
-The first layers run once: their outputs, keys and values of the nodes that are
-kept go on through the others, if the target has `LanguageModel.halves` of its
-forward. Where that is another one, as on a mesh, with a logits processor or
-while other rows read their prompts, they run again.
+Only nodes with the most probable paths after the first layers are scored by all
+layers. The first layers run once if the target has `LanguageModel.halves` of
+its forward; on a mesh, with a logits processor or while other rows read their
+prompts, they run again.
 """
 
 import functools

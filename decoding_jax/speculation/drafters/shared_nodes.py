@@ -1,14 +1,10 @@
 """One budget of nodes for all rows of a batch, spent where most is accepted.
 
-With many rows, a tree for each of them is more than a target computes at the
-cost of a token. Here a draft model grows a beam of each row, and of the nodes
-of all rows together the target scores the N that are the most likely ones to be
-accepted: many of a row whose text is easy to draft, none of a row that is done.
-
-Samples that a verifier divides by the probability of are not to be chosen by
-what they are: they are ranked by `expected_acceptance`, a number that is known
-before the token is drawn, and no higher than that of the parent and of the
-sibling before; see docs/exactness.md. Other drafts may be chosen in any way.
+A draft model grows a beam of each row, and the target scores the N nodes of all
+rows that are most likely to be accepted. Samples whose probability a verifier
+divides by must not be chosen by their tokens: `expected_acceptance` ranks them
+before they are drawn, never above their parent or the sibling before; see
+docs/exactness.md.
 """
 
 import functools
@@ -34,17 +30,10 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
            rank_temperature: float = 1.0) -> Drafter:
   """Makes the drafter of the best nodes of the beams of all rows.
 
-  Args:
-    nodes: of a row, on average: a step of B rows scores N = nodes * B, rounded.
-    width: nodes of a level of a beam.
-    depth: D, its levels.
-    most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
-      tree of others may be as large as the beam.
-    draws: how children are drawn: ARBITRARY, PRUNED or SHARED_NOISE.
-    rank_temperature: see `best_first_trees.sharpened`.
-
-  Raises:
-    ValueError: for other draws.
+  A step of B rows scores nodes * B nodes, rounded, of beams of `depth` levels
+  of `width` nodes; with `Draws.ARBITRARY` a row has at most `most`, D or more.
+  `draws` is ARBITRARY, PRUNED or SHARED_NOISE, else a ValueError;
+  `rank_temperature` is of `best_first_trees.sharpened`.
   """
   values.check_one_of("draws", draws, dict.fromkeys(_DRAWS))
   drawn = Draws.WITHOUT_REPLACEMENT if draws == Draws.PRUNED else draws
@@ -79,11 +68,9 @@ def _observe(observe, context: Context, before: DecodeState,
 
 def expected_acceptance(layout: Layout, tree: DraftTree):
   """Returns `[B, M]` log-probabilities of acceptance, before tokens are known.
-
   A sample of a distribution whose largest probability is m is taken to be
   accepted with probability 1 - 0.4 (1 - m^3), any sibling after it alike: they
-  depend on a node's ancestors and the siblings of these alone.
-  """
+  depend on a node's ancestors and the siblings of these alone."""
   largest = jnp.exp(tree.log_probs.max(axis=-1))
   missed = (1 - _LEAST) * (1 - jnp.minimum(largest, 1)**3)
   order = jnp.arange(tree.tokens.shape[1])
@@ -102,10 +89,8 @@ def expected_acceptance(layout: Layout, tree: DraftTree):
 
 def choose(scores, number: int):
   """Returns `[B, M]` bool, roots and N nodes of the highest `scores [B, M]`.
-
   -inf is never chosen, of equal scores the lower index is. With a node its
-  parent is chosen, if that has no lower score and no higher index.
-  """
+  parent is chosen, if that has no lower score and no higher index."""
   flat = scores[:, 1:].ravel()
   highest, best = kernels.top_k(flat, number)
   chosen = jnp.zeros(flat.shape, bool).at[best].set(highest > -jnp.inf)
@@ -114,10 +99,8 @@ def choose(scores, number: int):
 
 
 def propose(grown, budget, score, keys, context: Context, state: DecodeState):
-  """Proposes a beam, in which the nodes of the best scores are valid.
-
-  `budget` is `(B) -> N`, `score` is `(layout, tree) -> [B, M]`.
-  """
+  """Proposes a beam, in which the nodes of the best scores are valid. `budget`
+  is `(B) -> N`, `score` is `(layout, tree) -> [B, M]`."""
   tree, pending = language_model.propose(grown, keys, context, state)
   return _with_best(tree, score(grown.layout, tree), budget, state), pending
 

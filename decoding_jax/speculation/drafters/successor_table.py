@@ -1,8 +1,7 @@
 """Token Recycling (arXiv 2408.08696): a table of likely successors.
 
-A row keeps, of each token, the K most probable tokens that the target said come
-next, when it was last asked. A static tree is filled in from that table, and
-every node that the target scores, accepted or not, renews an entry of it.
+A row keeps each token's K most probable successors by the latest target logits.
+They fill a static tree, and every scored node renews an entry.
 """
 
 import functools
@@ -23,11 +22,9 @@ from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
 @functools.lru_cache(maxsize=None)
 def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
   """Makes the drafter of a table `[B, V, K]`, which begins empty.
-
   `draft_params` of `dj.generate`, if there are any, are a table `[V, K]` int32
   to begin with, `NONE` where nothing is known. `widths` are nodes of level 1,
-  2, ..., D; `branching` is K.
-  """
+  2, ..., D; `branching` is K."""
   layout = template(widths, branching)
   return Drafter(
       layout, functools.partial(_init, branching),
@@ -36,10 +33,8 @@ def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
 
 def template(widths: tuple[int, ...], branching: int) -> Layout:
   """Returns the static tree of the most promising nodes of each level.
-
   Successors are ranked: a node is the more promising the lower the ranks on its
-  path, rank r counting as a factor of 1 / (r + 1).
-  """
+  path, rank r counting as a factor of 1 / (r + 1)."""
   children, level = [], [1.0]
   for width in widths:
     scores = [(score / (rank + 1), -parent, -rank) for parent, score in

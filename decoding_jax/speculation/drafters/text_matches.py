@@ -1,12 +1,8 @@
 """Drafts from the text itself: prompt lookup and suffix decoding.
 
-Where the last tokens of a text have occurred before, it may go on as it did
-then. The latest occurrences give continuations, which become a tree of distinct
-prefixes; no model is asked, and no distribution is computed.
-
-Prompt lookup (arXiv 2304.04487; Saxena 2023) takes the latest occurrence of the
-longest match. Suffix decoding (arXiv 2411.04975) counts how often each
-continuation occurs, and keeps the nodes that are probable by these counts.
+Continuations of the latest occurrences of the last tokens become a tree. Prompt
+lookup (arXiv 2304.04487; Saxena 2023) takes the longest match; suffix decoding
+(arXiv 2411.04975) keeps nodes that are frequent among the occurrences.
 """
 
 import functools
@@ -24,10 +20,8 @@ from decoding_jax.validation import values
 @functools.lru_cache(maxsize=None)
 def prompt_lookup(depth: int, num_paths: int, max_ngram: int) -> Drafter:
   """Makes the drafter of the latest continuations of the longest match.
-
   `draft_params` of `dj.generate` are other texts, as those of `suffix`; paths
-  of equal beginnings share nodes.
-  """
+  of equal beginnings share nodes."""
   return _drafter(depth * num_paths, depth, num_paths, max_ngram, 0.0, None)
 
 
@@ -121,11 +115,9 @@ def _of_row(layout, num_paths, max_ngram, least, per_match, text: Array,
 
 
 def occurrences(text, length, count: int, max_ngram: int, depth: int):
-  """Returns the latest occurrences of a text's last tokens, longest first.
-
-  Of `text [S]` with `length []` tokens: how many tokens agree, `[R]` int32, 0
-  for no occurrence; what comes after, `[R, D]`; and which of that there is.
-  """
+  """Returns the latest occurrences of a text's last tokens, longest first. Of
+  `text [S]` with `length []` tokens: how many tokens agree, `[R]` int32, 0 for
+  no occurrence; what comes after, `[R, D]`; and which of that there is."""
   places = jnp.arange(len(text))
   back = jnp.arange(max_ngram)[None]
   last = text[jnp.maximum(length - 1 - back, 0)]
@@ -146,11 +138,9 @@ def occurrences(text, length, count: int, max_ngram: int, depth: int):
 
 
 def _probability(paths, alive, least):
-  """Returns shares `[R, D]` of the paths that go through each node.
-
-  They are 0 below `least`, and of all but the first path through a node, which
-  is the second result `[R, D]`. `alive [R, D]` says which tokens count.
-  """
+  """Returns shares `[R, D]` of the paths that go through each node. They are 0
+  below `least`, and of all but the first path through a node, which is the
+  second result `[R, D]`. `alive [R, D]` says which tokens count."""
   equal = (paths[:, None] == paths[None]) & alive[:, None] & alive[None]
   through = jnp.cumprod(equal, axis=-1).astype(bool)
   first = jnp.argmax(through, axis=1)
@@ -161,11 +151,9 @@ def _probability(paths, alive, least):
 
 
 def _best(layout, probability, most):
-  """The N most probable nodes `[N]`, parents first, and their probabilities.
-
-  A child is never more probable than its parent. The probability is 0 of those
-  that are more than `most`, and where there are fewer.
-  """
+  """The N most probable nodes `[N]`, parents first, and their probabilities. A
+  child is never more probable than its parent. The probability is 0 of those
+  that are more than `most`, and where there are fewer."""
   deeper = jnp.broadcast_to(jnp.arange(layout.depth, dtype=jnp.float32),
                             probability.shape)
   # Of equally probable nodes a parent comes before its child.

@@ -1,15 +1,13 @@
 """Several drafters at once, whose trees are merged into one.
 
-SpecInfer (arXiv 2305.09781, section 3.2) merges the trees of several drafters:
-each finds what the others miss. Here they may be of any kind, tables and text
-matches together with a model. Nodes of the same text become one:
+SpecInfer (arXiv 2305.09781, section 3.2). Nodes of the same text become one;
+duplicates are scored, since shapes are static, but not tested:
 
     drafter 1    a - b          of both    a - b, c
     drafter 2    a - c, d                  d
 
-A node that is there already is not tested; it is scored all the same, since
-shapes are static. The children are no samples of one distribution, whatever
-those of each drafter are: `verifiers.sample_and_match` and `match` verify them.
+The children are no samples of one distribution, so `verifiers.sample_and_match`
+and `match` verify them.
 """
 
 import functools
@@ -31,17 +29,14 @@ from decoding_jax.validation import protocols
 def merged(*drafters: Drafter) -> Drafter:
   """Makes the drafter that proposes the trees of several drafters as one.
 
-  Siblings are tested in the order of the drafters. Those that ask a language
-  model all ask the draft model of `dj.generate`, whose cache is all that they
-  may carry. As the accepted path may be another one's, that model reads it
-  again: one more forward a step. A head reads what was committed in any case.
+  Siblings are tested in the order of the drafters. A language model must be
+  `dj.generate`'s draft model; its cache is its only state, and it reads the
+  accepted path again, one more forward a step. Heads read committed tokens
+  anyway.
 
-  `draft_params` of `dj.generate` are those of the draft model, and the other
-  drafters begin with nothing. If there is no draft model they are a tuple, for
-  each drafter what it begins with, or None.
-
-  Raises:
-    ValueError: for fewer than two, or something that is no drafter.
+  `draft_params` are the draft model's, and other drafters begin empty; without
+  a draft model they are a tuple of initial states, or None, of each drafter.
+  Raises ValueError for fewer than two drafters.
   """
   if len(drafters) < 2:
     raise ValueError(f"{len(drafters)} drafters: two or more are needed.")
@@ -69,11 +64,9 @@ def _draft_calls(drafters, draft):
 
 
 def join(trees) -> tuple[DraftTree, jax.Array]:
-  """Joins trees of the same roots, the nodes of the first one in front.
-
-  Returns the tree, and `[B, M]` int32, for each node the one of the same text
-  that is tested in its place, or itself.
-  """
+  """Joins trees of the same roots, the nodes of the first one in front. Returns
+  the tree, and `[B, M]` int32, for each node the one of the same text that is
+  tested in its place, or itself."""
   root = trees[0]
   tokens, valid = (jnp.concatenate([x[:, :1], *(y[:, 1:] for y in ys)], axis=1)
                    for x, ys in ((root.tokens, [t.tokens for t in trees]),
@@ -186,11 +179,9 @@ def _observe(drafters, context: Context, before: DecodeState,
 
 
 def _part(seen: Seen, layout, tree, pending, first, at, end) -> Seen:
-  """What was seen of the nodes `at` to `end`, those of one drafter.
-
-  The path is the accepted one as far as its nodes are the drafter's, or of the
-  same texts; tokens and count are those that were committed.
-  """
+  """What was seen of the nodes `at` to `end`, those of one drafter. The path is
+  the accepted one as far as its nodes are the drafter's, or of the same texts;
+  tokens and count are those that were committed."""
   nodes = jnp.array([0, *range(at, end)], jnp.int32)
   block = cache_lib.map_arrays(
       lambda x, _, slot_axis: jnp.take(x, nodes, slot_axis), seen.block)

@@ -1,8 +1,4 @@
-"""Verifiers, one rule a file: each accepts a path of a tree.
-
-`RULES` names those that are an option of methods; the files of these are loaded
-when one is asked for.
-"""
+"""Verifiers, one rule a file; the files of `RULES` are loaded on first use."""
 
 import typing
 

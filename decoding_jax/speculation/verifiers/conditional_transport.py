@@ -60,10 +60,8 @@ def verifier() -> Verifier:
 
 @functools.lru_cache(maxsize=None)
 def by_node() -> Verifier:
-  """Returns optimal transport of each node by itself.
-
-  For drafts with `Draws.ONE_SAMPLED` or `Draws.ONE_IN_BEAM`.
-  """
+  """Returns optimal transport of each node by itself. For drafts with
+  `Draws.ONE_SAMPLED` or `Draws.ONE_IN_BEAM`."""
   def rule(uniforms, target, draft, tokens, valid):
     at = _plan(target, jnp.ones_like(target, shape=()), draft, tokens, valid)
     hits = valid & (uniforms < at.chances)
@@ -75,10 +73,8 @@ def by_node() -> Verifier:
 
 
 def find(uniforms, layout: Layout, tree: DraftTree, probs):
-  """Returns the node that is accepted, and weights `[V]` of what follows it.
-
-  As of `paths.walk`, but by a uniform of each node, `[M]`.
-  """
+  """Returns the node that is accepted, and weights `[V]` of what follows it. As
+  of `paths.walk`, but by a uniform of each node, `[M]`."""
   size = tree_lib.max_branching(layout)
   reached, chances = jnp.ones_like(uniforms), []
   for level in tree_lib.level_slices(layout):
@@ -104,9 +100,7 @@ walk = functools.partial(paths.walk, _find)
 
 def post_order(layout: Layout) -> np.ndarray:
   """Returns `[M]` nodes as they have their turn: children, then their parent.
-
-  The layout has fixed numbers of children, which are in draw order.
-  """
+  The layout has fixed numbers of children, which are in draw order."""
   levels = layout.children or [
       (count,) * width for count, width in zip(layout.branching,
                                                (1, *layout.widths))]

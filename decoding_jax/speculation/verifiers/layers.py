@@ -56,10 +56,8 @@ walk = functools.partial(paths.walk, find)
 
 
 def accept_chances(layout: Layout, tree: DraftTree, probs):
-  """Returns `[M]`, the probability that a path ends at each node.
-
-  And `[D + 1]`, W of each level. `probs` is as of `paths.walk`.
-  """
+  """Returns `[M]`, the probability that a path ends at each node. And `[D +
+  1]`, W of each level. `probs` is as of `paths.walk`."""
   size = tree_lib.max_branching(layout)
   weights = jnp.zeros_like(probs(0), shape=tree.tokens.shape).at[0].set(1)
   masses, ends = [], []

@@ -41,10 +41,8 @@ from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE,
 
 @functools.lru_cache(maxsize=None)
 def verifier() -> Verifier:
-  """Returns traversal verification, for siblings without replacement.
-
-  Of a chain it is block verification.
-  """
+  """Returns traversal verification, for siblings without replacement. Of a
+  chain it is block verification."""
   return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT, Draws.PRUNED}),
                   walk)
 

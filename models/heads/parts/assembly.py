@@ -12,26 +12,19 @@ from models.heads.parts import target_ends
 
 
 class Spec(NamedTuple):
-  """What the functions of a head are of.
-
-  Attributes:
-    config: of the head.
-    target: the architecture of the target.
-    part: what sets a head apart from its kin, such as a `cells.Cell`.
-  """
-  config: Any
-  target: Any
+  """What the functions of a head are of."""
+  config: Any  # Of the head
+  target: Any  # The architecture of the target
+  # What sets a head apart from its kin, such as a `cells.Cell`
   part: Any = None
 
 
 def head(spec: Spec, functions, init, forwards=lambda depth: 1, *,
          num_features: int = 1, depth: int = 0, max_length: int = 0) -> Head:
-  """Returns a head on a target that keeps outputs of its width.
-
-  `functions` are `init`, `read`, `start` and `logits` of a `Head`, each with
-  `spec` before its arguments; `init(key, config, target) -> params`; the others
-  are fields of a `Head`.
-  """
+  """Returns a head on a target that keeps outputs of its width. `functions` are
+  `init`, `read`, `start` and `logits` of a `Head`, with `spec` before their
+  arguments; `init` is `(key, config, target) -> params`. The rest are `Head`
+  fields."""
   config, target, _ = spec
   target_ends.check(target)
   return Head(
@@ -54,9 +47,7 @@ def put(drafted, of_level, nodes):
 
 def at_position(spec, params, logits, level, nodes, bias=None):
   """Returns `[B, W, V]` of `logits [B, L, N]`, equal for all nodes of a level.
-
-  `bias` is added to them, `[B, W, N]`.
-  """
+  `bias` is added to them, `[B, W, N]`."""
   found = jax.lax.dynamic_index_in_dim(logits, level, 1)
   found = found if bias is None else found + bias
   found = target_ends.spread(spec.target, found, params.get("tokens"))

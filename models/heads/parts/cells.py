@@ -1,7 +1,6 @@
-"""Heads that draft by a cell: a node's state of its parent's and its token.
+"""Heads that draft by a cell: a node's state from its parent's and its token.
 
-A `Cell` is what sets such heads apart. The state of a row, those of the inner
-nodes of a draft, and training after the right tokens are common.
+Row states, drafts of inner nodes and training are common to all cells.
 """
 
 from collections.abc import Callable
@@ -45,10 +44,8 @@ def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
 
 def rounds(cell: Cell, config, target, params, target_params, features, tokens,
            depth: int):
-  """Returns what a head predicts after the right tokens; see `of_pairs`.
-
-  The outputs that its logits are of stand for the target's hidden states.
-  """
+  """Returns what a head predicts after the right tokens; see `of_pairs`. The
+  outputs that its logits are of stand for the target's hidden states."""
   spec = assembly.Spec(config, target, cell)
   embeddings = cell.embed(spec, params, target_params, tokens)
   hidden = prefix_layers.forward(

@@ -45,57 +45,43 @@ _HEAD, _CONFIG, _KEPT = "decoding_jax_head", "config", "target_layer_ids"
 
 
 class Folder(NamedTuple):
-  """A folder of a head that is to be read.
-
-  Attributes:
-    path: of the folder.
-    fields: of its `config.json`, whose types have been checked.
-    tensors: dict by name, each with a `shape`.
-    target: the `transformer.Config` of the target.
-    dtype: of parameters and activations.
-    layers: `(fields, prefix="layers.0", family="") -> transformer.Config` of
-      layers as Llama has them, see `models.huggingface.head_layers`.
-  """
-  path: pathlib.Path
-  fields: dict
-  tensors: dict
-  target: Any
-  dtype: str
+  """A folder of a head that is to be read."""
+  path: pathlib.Path  # Of the folder
+  fields: dict  # Of its `config.json`, whose types have been checked
+  tensors: dict  # Dict by name, each with a `shape`
+  target: Any  # The `transformer.Config` of the target
+  dtype: str  # Of parameters and activations
+  # `(fields, prefix="layers.0", family="") -> transformer.Config` of layers as
+  # Llama has them, see `models.huggingface.head_layers`
   layers: Callable[..., Any]
 
 
 class Format(NamedTuple):
-  """How heads of a file are published.
-
-  Attributes:
-    config: `(Folder) -> (config, kept)` of the head, and the layers of the
-      target that it reads.
-    names: `(config, tensors) -> dict` from parameters to tensors; `tensors` is
-      empty when a head is saved.
-    fields: `(config, kept, dtype) -> dict`, the `config.json`.
-    field: of the config, which others have not; "" for none.
-    architectures: classes that a config names.
-    holds: `(tensors) -> whether` they are of such a head.
-    files: dicts from names of files to what the names of their tensors begin
-      with. The first one whose files exist is read, or else the last one; {} is
-      a model's files. The first one is written.
-    known: types of fields, see `FIELDS`.
-    select: `(tensors) -> tensors` of the head by the names of `names`.
-    unused: what names of tensors that are not read may begin with.
-    layer: `(config) -> (transformer.Config, prefix)` of a layer whose tensors,
-      with names that begin so, are more or others than its parameters; these
-      are then named by the prefix and the parameter. None for none.
-  """
+  """How heads of a file are published."""
+  # `(Folder) -> (config, kept)` of the head, and the layers of the target that
+  # it reads
   config: Callable[..., Any]
+  # `(config, tensors) -> dict` from parameters to tensors; `tensors` is empty
+  # when a head is saved
   names: Callable[..., dict[str, str]]
+  # `(config, kept, dtype) -> dict`, the `config.json`
   fields: Callable[..., dict]
-  field: str = ""
-  architectures: tuple[str, ...] = ()
+  field: str = ""  # Of the config, which others have not; "" for none
+  architectures: tuple[str, ...] = ()  # Classes that a config names
+  # `(tensors) -> whether` they are of such a head
   holds: Callable[..., bool] = lambda tensors: False
+  # Dicts from names of files to what the names of their tensors begin with. The
+  # first one whose files exist is read, or else the last one; {} is a model's
+  # files. The first one is written.
   files: tuple[dict[str, str], ...] = ({},)
-  known: dict = {}
+  known: dict = {}  # Types of fields, see `FIELDS`
+  # `(tensors) -> tensors` of the head by the names of `names`
   select: Callable[..., dict] = lambda tensors: tensors
+  # What names of tensors that are not read may begin with
   unused: tuple[str, ...] = ()
+  # `(config) -> (transformer.Config, prefix)` of a layer whose tensors, with
+  # names that begin so, are more or others than its parameters; these are then
+  # named by the prefix and the parameter. None for none.
   layer: Callable[..., Any] = lambda config: None
 
 
@@ -138,10 +124,8 @@ def architecture(fields: dict) -> str | None:
 
 def kept(folder: Folder, inner: dict) -> tuple[int, ...]:
   """Returns the layers whose outputs a head reads; () where none are named.
-
   `inner` is its own object in the config. Raises ValueError for layers that the
-  target does not have.
-  """
+  target does not have."""
   fields, count = folder.fields, folder.target.num_layers
   before = next((fields[x] for x in IDS if x in fields), ())
   after = next((x[name] for x in (inner, fields)
@@ -159,11 +143,9 @@ def last(target) -> tuple[int, ...]:
 
 
 def three_layers(target) -> tuple[int, ...]:
-  """Returns the layers that EAGLE-3 reads where its files name none.
-
-  They are 2, n // 2 and n - 3 of n layers in counts of layers before the
-  feature, as files have it; a target of few layers gives what it has.
-  """
+  """Returns the layers that EAGLE-3 reads where its files name none. They are
+  2, n // 2 and n - 3 of n layers in counts of layers before the feature, as
+  files have it; a target of few layers gives what it has."""
   count = target.num_layers
   return tuple(min(max(x - 1, 0), count - 1)
                for x in (2, count // 2, count - 3))
@@ -233,11 +215,8 @@ def layer_fields(config, dtype: str) -> dict:
 
 
 def checked(fields: dict, known: dict) -> dict:
-  """Returns fields that are not null, whose types have been checked.
-
-  `known` has a `Field` by name, or a dict of them for an object, {} for the
-  same.
-  """
+  """Returns fields that are not null, whose types have been checked. `known`
+  has a `Field` by name, or a dict of them for an object, {} for the same."""
   found = {}
   for name, value in fields.items():
     if value is None:

@@ -37,22 +37,15 @@ _COPIES = ("shared_head.head.weight", "embed_tokens.weight")
 
 
 class Found(NamedTuple):
-  """The first module of a checkpoint.
-
-  Attributes:
-    tensors: dict by the names of Qwen3-Next.
-    is_mimo: whether it computes as those of MiMo do.
-  """
-  tensors: dict
-  is_mimo: bool
+  """The first module of a checkpoint."""
+  tensors: dict  # Dict by the names of Qwen3-Next
+  is_mimo: bool  # Whether it computes as those of MiMo do
 
 
 def find(tensors) -> Found | None:
-  """Returns the first module among tensors, a dict; None if there is none.
-
-  It drafts all tokens, as it does in SGLang: others are for the second token
-  and those after it.
-  """
+  """Returns the first module among tensors, a dict; None if there is none. It
+  drafts all tokens, as it does in SGLang: others are for the second token and
+  those after it."""
   if PROJECTION in tensors:
     return Found({name: x for name, x in tensors.items()
                   if name.startswith(PREFIX)}, False)

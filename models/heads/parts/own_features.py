@@ -1,8 +1,7 @@
 """Heads of a layer that reads its own features where a token was drafted.
 
-`network` is a module of a config and a target, called as that of `eagle` is;
-`config` has `layer`, `own_embedding`, `draft_vocab`, `shared_output`,
-`reads_normed`, `target_output` and `width` as `eagle.Config` has them.
+`network` is a module such as `eagle.Network`; `config` has the fields of
+`eagle.Config` that this module reads.
 """
 
 import dataclasses
@@ -49,14 +48,10 @@ def of_network(network, config, target, num_features: int) -> Head:
 
 def rounds(network, config, target, params, target_params, features, tokens,
            depth: int):
-  """Returns what the head predicts on its own features; see `of_pairs`.
-
-  The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
-  pair reads the head's features of round r - 1 instead of the target's, and
-  attends to its r last predecessors of the rounds before, as it does when r
-  tokens are drafted. All pairs of a round are computed at once. The features
-  are returned too.
-  """
+  """Returns predictions on the head's own features, and these; see `of_pairs`.
+  As the training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r
+  a pair reads the head's features of round r - 1, and attends to its r last
+  predecessors of earlier rounds. Pairs of a round are computed at once."""
   spec, (batch, length) = assembly.Spec(config, target, network), tokens.shape
   if config.reads_normed:
     features = (target_ends.norm(target, target_params, features[0]),)

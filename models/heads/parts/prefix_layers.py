@@ -16,14 +16,9 @@ from models.transformer import views
 
 @flax.struct.dataclass
 class State:
-  """What a head has read.
-
-  Attributes:
-    caches: of its layers over pairs, one or none.
-    hidden: `[B, F]` of the last pair.
-  """
-  caches: tuple[Cache, ...]
-  hidden: Array
+  """What a head has read."""
+  caches: tuple[Cache, ...]  # Of its layers over pairs, one or none
+  hidden: Array  # `[B, F]` of the last pair
 
 
 class _Layers(nn.Module):
@@ -100,10 +95,8 @@ def newest(x, count, before):
 
 
 def alone(config, cache, positions):
-  """Returns views of tokens `[B, T]` that each see themselves alone.
-
-  For their keys and values, when nothing else is asked for.
-  """
+  """Returns views of tokens `[B, T]` that each see themselves alone. For their
+  keys and values, when nothing else is asked for."""
   batch, width = positions.shape
   mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
   return views.of(config, cache, positions, mask)

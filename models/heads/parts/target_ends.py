@@ -38,9 +38,7 @@ def norm(config, params, x):
 
 def spread(config, logits_, tokens):
   """Returns `[..., V]` of logits `[..., N]` of `tokens [N]`; None for all.
-
-  Others are -inf: they are never drafted.
-  """
+  Others are -inf: they are never drafted."""
   if tokens is None:
     return logits_
   size = (*logits_.shape[:-1], config.vocab_size)
@@ -49,9 +47,7 @@ def spread(config, logits_, tokens):
 
 def logits(config, params, x, table=None):
   """Returns float32 logits `[..., V]` of the normed residual stream `[..., F]`.
-
-  With a table of `output_rows` they are of its tokens alone.
-  """
+  With a table of `output_rows` they are of its tokens alone."""
   table = _output_layer(config, params) if table is None else table
   if not quantization.is_matrix(table):
     # A head may compute in fewer bits than the target.

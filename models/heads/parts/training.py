@@ -17,41 +17,31 @@ STRIDE = 4
 
 
 class Kind(NamedTuple):
-  """A head that can be trained.
-
-  Attributes:
-    config: `(target, depth) -> config` of its sizes.
-    predict: `(config, target, params, target_params, features, tokens, depth)
-      -> (logits [B, L, N, V], positions [L, N])`: of the tokens that it can
-      draft, and the position of the target's distribution that each is compared
-      with, -1 for none. Where there is a `feature_weight`, `[B, L, N, F]` after
-      them: hidden states that stand for the normed ones of the target at these
-      positions.
-    kept: `(target) -> layers` whose outputs it reads.
-    feature_weight: what their distance counts, of what the distributions do.
-    limited: `(config, count) -> config` of a head that drafts so many tokens
-      alone; None if it drafts all.
-    begin: `(params, target, target_params) -> params`, of random parameters
-      those that training begins with; None for the random ones.
-    module: file of the head; set by `head_objectives`.
-  """
-  config: Callable[..., Any]
+  """A head that can be trained."""
+  config: Callable[..., Any]  # `(target, depth) -> config` of its sizes
+  # `(config, target, params, target_params, features, tokens, depth) -> (logits
+  # [B, L, N, V], positions [L, N])`: of the tokens that it can draft, and the
+  # position of the target's distribution that each is compared with, -1 for
+  # none. Where there is a `feature_weight`, `[B, L, N, F]` after them: hidden
+  # states that stand for the normed ones of the target at these positions.
   predict: Callable[..., Any]
+  # `(target) -> layers` whose outputs it reads
   kept: Callable[..., tuple[int, ...]] = formats.last
+  # Weight of the distance of hidden states, relative to the distributions
   feature_weight: float = 0.0
+  # `(config, count) -> config` of a head that drafts so many tokens alone; None
+  # if it drafts all
   limited: Callable[..., Any] | None = None
+  # `(params, target, target_params) -> params`, of random parameters those that
+  # training begins with; None for the random ones
   begin: Callable[..., Any] | None = None
-  module: Any = None
+  module: Any = None  # File of the head; set by `head_objectives`
 
 
 def from_output_layer(params, target, target_params):
-  """Returns parameters whose output layers are the target's.
-
-  So begin Medusa's (FasterDecoding/Medusa), and Chimera's, which read two
-  vectors, with the same rows for both (kafkayu/Chimera). Where steps are few it
-  matters more than anything else. These layers are `head_<i>`, `head_<i>_out`
-  or `output`, `[V, k F]`.
-  """
+  """Returns parameters whose output layers (`head_<i>`, `head_<i>_out` or
+  `output`, `[V, k F]`) are the target's, as Medusa (FasterDecoding/Medusa) and
+  Chimera (kafkayu/Chimera) begin. It matters most in short training."""
   rows = target_ends.output_rows(
       target, target_params, jnp.arange(target.vocab_size, dtype=jnp.int32))
 
@@ -70,11 +60,9 @@ def roots(length: int, first: int, depth: int):
 
 
 def with_chains(length: int, places, count: int):
-  """Returns how a text of T tokens and chains of C after A of them attend.
-
-  A chain sees the text up to its place, and itself. Returns `[T + A C]` int32
-  positions, and the mask `[T + A C, T + A C]`.
-  """
+  """Returns how a text of T tokens and chains of C after A of them attend. A
+  chain sees the text up to its place, and itself. Returns `[T + A C]` int32
+  positions, and the mask `[T + A C, T + A C]`."""
   places, order = np.asarray(places), np.arange(count)
   positions = np.concatenate(
       [np.arange(length), (places[:, None] + 1 + order).ravel()])
@@ -89,12 +77,10 @@ def with_chains(length: int, places, count: int):
 
 def of_pairs(unrolled):
   """Returns `predict` of a head that reads pairs of features and tokens.
-
   `unrolled(config, target, params, target_params, features, tokens [B, T],
-  depth)` returns logits `[B, depth, T, V]` of the token after each; or these
-  and hidden states `[B, depth, T, F]` that stand for the target's normed ones.
-  Those of pair t of level i are meant for t >= i.
-  """
+  depth)` returns logits `[B, depth, T, V]` of the token after each, maybe with
+  hidden states `[B, depth, T, F]` in place of the target's normed ones; pair t
+  of level i counts for t >= i."""
   @functools.wraps(unrolled)
   def predict(config, target, params, target_params, features, tokens, depth):
     found = unrolled(config, target, params, target_params, features,

@@ -56,7 +56,7 @@ _MISTAKES = {
     "rsd --config.temperatures=(1,1e999)": "temperatures[1]=inf: a finite num",
     "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
-    "convert": "--hf= and --to_hf=: one of them is needed",
+    "convert": "--hf= and --to_hf= and --table=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
 }
 

@@ -1,13 +1,8 @@
 """The figures of an experiment."""
 
-from matplotlib import colors
-import numpy as np
-from PIL import Image
-
 from experiments.app import text_tables
 from experiments.evaluation import tree_tables
 from experiments.harness import figures
-from support import tiny_records
 
 
 def _tree(experiment, point, label, nodes, value):
@@ -53,19 +48,6 @@ def test_methods_have_colours_of_their_own():
   assert len(set(figures.styles([*map(str, range(100))]).values())) == 100
 
 
-def test_colours_of_few_points_are_in_the_file(tmp_path):
-  used = figures.styles([*map(str, range(16))])
-  fig = figures.chart({(0, 0): figures.Panel({
-      label: [(x, [1, 0.9, 1.1])] for x, label in enumerate(used)})}, "")
-  figures.save_png(fig, tmp_path / "a.png")
-  image = Image.open(tmp_path / "a.png").convert("RGB")
-  there = np.array([color for _, color in image.getcolors()])
-  for color, _ in used.values():
-    wanted = np.multiply(colors.to_rgb(color), 255)
-    assert abs(there - wanted).max(axis=1).min() < 16, color
-  assert [255] * 3 in there.tolist()
-
-
 def test_numbers_of_a_logarithmic_axis_are_plain():
   fig = figures.chart({(0, 0): figures.Panel(
       {"SD": [(0.9, [1, None, None]), (12, [2, None, None])]}, log=True)}, "")
@@ -75,17 +57,3 @@ def test_numbers_of_a_logarithmic_axis_are_plain():
   assert [x.get_text() for x in ax.get_xticklabels()
           if low <= x.get_position()[0] <= high] == ["1", "2", "5", "10"]
   assert not ax.get_xticklabels(minor=True)
-
-
-def test_a_panel_has_all_categories_and_the_fastest_sizes():
-  slow = tiny_records.record("speculative(4)", [9.0] * 3)
-  cells = tiny_records.cells([*tiny_records.records(), slow])
-  fig = figures.chart({(0, 0): tree_tables.panel_of_categories("", [
-      r for r in cells if r["metric"] == "token_rate_ratio"
-      and r["method"] != "autoregressive"])}, "speed-up")
-  ax, = fig.axes
-  assert [x.get_text() for x in ax.get_xticklabels()] == ["qa", "rag", "all"]
-  labels = ax.get_legend_handles_labels()[1]
-  assert labels == ["SD", "RSD-C"]
-  chain = ax.containers[labels.index("SD")].lines[0].get_ydata()
-  assert [round(y, 2) for y in chain] == [1.67, 1.54, 1.58]

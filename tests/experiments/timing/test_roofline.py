@@ -90,13 +90,8 @@ def test_a_device_has_a_roof(monkeypatch):
 
 def test_costs_of_forwards():
   model = tiny.random_model(dataclasses.replace(tiny.LLAMA, num_layers=1))
-  found = forward_cost.measure(model.lm, model.params, 2, 3, 8, tokens=(4, 1),
-                               rounds=3)
-  assert found.tokens == (1, 4)
-  for least, middle, most in zip(found.least, found.seconds, found.most):
-    assert 0 < least <= middle <= most
-  assert found.at(1) == pytest.approx(found.seconds[0])
-  assert found.at(2.5) == pytest.approx(np.mean(found.seconds))
+  found = forward_cost.measure(model.lm, model.params, 2, 3, 8, (1, 4))
+  assert len(found) == 2 and min(found) > 0
 
 
 def test_costs_are_those_of_different_tokens(monkeypatch):
