@@ -51,7 +51,7 @@ def get_config(preset="default"):
   # Tool -> settings: `length` in drafted tokens, those of `batch_1` on one row
   # alone.
   c.rivals = {"transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
-                               _lookup(3))}
+                               _LOOKUP)}
   # Of targets' weights: float32, bfloat16, int8 (activations in bfloat16), and
   # the rivals' alone int4.
   c.dtypes, c.rival_dtypes = ("float32",), ("float32", "bfloat16")
@@ -76,11 +76,8 @@ def _drafts(*lengths, batch_1=True, name="assisted"):
                for n in lengths)
 
 
-def _lookup(length, batch_1=True):
-  return {"name": "lookup", "length": length, "batch_1": batch_1}
-
-
 _PLAIN, _COMPILED = {"name": "plain"}, {"name": "compiled"}
+_LOOKUP, = _drafts(3, name="lookup")
 _METHODS = (
     "autoregressive", "speculative(2)", "speculative(3)",
     "speculative(3, traversal)", "speculative(4, traversal)", "spectr(2, 3)",
@@ -92,9 +89,9 @@ _ENGINES = {
     "methods": (*_METHODS[:2], *_METHODS[3:5], _METHODS[-1]),
     "rivals": {
         "llama_cpp": (_PLAIN, *_drafts(2), *_drafts(2, 3, name="probabilistic"),
-                      _lookup(3)),
-        "openvino": (_PLAIN, *_drafts(2), _lookup(3)),
-        "vllm_cpu": (_PLAIN, *_drafts(2), _lookup(3))}}
+                      _LOOKUP),
+        "openvino": (_PLAIN, *_drafts(2), _LOOKUP),
+        "vllm_cpu": (_PLAIN, *_drafts(2), _LOOKUP)}}
 _PRESETS = {
     "default": {},
     "full": {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
@@ -108,9 +105,9 @@ _PRESETS = {
                         "specinfer(6, 5)", "rsd_c((2, 2, 2, 2))",
                         "rsd_s(5, 6)"),
             "rivals": {"transformers": (_PLAIN, _COMPILED,
-                                        *_drafts(2, 3, 4, 5, 6), _lookup(3)),
+                                        *_drafts(2, 3, 4, 5, 6), _LOOKUP),
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
-                                _lookup(3, batch_1=False))}},
+                                {**_LOOKUP, "batch_1": False})}},
     "engines": _ENGINES,
     # Many rounds: how much is accepted differs from text to text.
     "engines_smollm2": {
@@ -118,7 +115,7 @@ _PRESETS = {
         "head": "smollm2-eagle3", "rounds": 6, "temperatures": (0.0, 1.0),
         "methods": (*_METHODS[:2], "copy_or_draft(1, width=3)"),
         "rival_dtypes": ("bfloat16", "int8"),
-        "rivals": {"transformers": (), "openvino": (_PLAIN, _lookup(3)),
+        "rivals": {"transformers": (), "openvino": (_PLAIN, _LOOKUP),
                    "llama_cpp": (_PLAIN,)}},
     # The methods of the paper alone, with which `experiments.rsd` ends.
     "rates": {"dtypes": ("bfloat16",), "rivals": {"transformers": ()},

@@ -24,10 +24,6 @@ def _at(length, *methods, **fields):
           "trees": {"length": {str(length): methods}}, **fields}
 
 
-def _traversal(method):
-  return f"{method[:-1]}, traversal)"
-
-
 def _over_heads(nodes, beams, branchings, width):
   """Returns chains and trees of at most so many nodes, of 4 and more levels."""
   return (*(f"speculative({d}, traversal)" for d in (4, 7, 16, 32)
@@ -61,7 +57,7 @@ _PRESETS = {
         "budgets": (), "prompts": 64,
         "trees": {"length": {n: tuple(
             form for x in methods if x.startswith(("speculative", "rsd"))
-            for form in (x, _traversal(x)))
+            for form in (x, f"{x[:-1]}, traversal)"))
                              for n, methods in rsd.full(rsd.LENGTHS).items()}}},
     # Trees that branch at once, or after a path.
     "stems": {

@@ -90,19 +90,11 @@ def catch_up(width, context: Context, state: DecodeState, count):
 
 
 def roll_out(context: Context, roller, firsts, room, steps: int) -> Rollout:
-  """Continues K texts a row greedily, one forward of K tokens a step.
-
-  A path ends with the end of the text, or where there is no more room; the
-  loop ends with the last path.
-
-  Args:
-    context: holds token mask and end of text.
-    roller: (model, params, cache); the cache holds all that was committed.
-    firsts: `[B, K]` int32, the token that each path begins with.
-    room: `[B]` int32, the most tokens of a path, the first included; at most
-      1 + n. A row without room needs no forward.
-    steps: n, static.
-  """
+  """Continues K texts a row greedily, one forward of K tokens a step, until the
+  last path ends. `roller` is (model, params, cache), the cache holding all
+  committed tokens; `firsts [B, K]` int32 begin the paths; `room [B]` bounds
+  their tokens, the first included, by at most 1 + `steps`. A row without room
+  needs no forward."""
   model, params, cache = roller
   num_paths, room = firsts.shape[1], room[:, None]
   slots = jnp.arange(steps * num_paths)[None]

@@ -30,17 +30,10 @@ def capacity(width, room, shared=0) -> int:
 def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
             lengths, shared: Block | None = None) -> Cache:
   """Returns a cache of `lengths - 1` tokens a row: all but the last one.
-
-  Args:
-    slots: of `capacity`.
-    chunk: tokens of a row that are scored at once, at most.
-    model: whose cache it is.
-    params: its parameters.
-    prompts: `[B, P]` int32, right-padded.
-    lengths: `[B]` int32, in 1..P.
-    shared: of `share`, what is known of the first L tokens of all prompts,
-      which are then in L + 1..P; None for nothing.
-  """
+  `slots` is from `capacity`; at most `chunk` tokens of a row are scored at
+  once. `prompts [B, P]` int32 are right-padded, `lengths [B]` in 1..P.
+  `shared`, of `share`, holds the first L tokens of all prompts, L < lengths;
+  None: nothing."""
   cache = _read(slots, chunk, model, params, prompts, lengths, shared)
   return model.after_prompt(params, cache) if model.after_prompt else cache
 

@@ -28,11 +28,10 @@ def measured(workdir, dtypes, again):
   old = store.load(path)
   if again or set(dtypes) - set(old.get("flops", ())):
     new = roofline.measure(dtypes)
-    flops = {**old.get("flops", {})}
-    for dtype, value in new.flops.items():
-      flops[dtype] = max(value, flops.get(dtype, 0))
+    flops = old.get("flops", {})
     old = {"bandwidth": max(new.bandwidth, old.get("bandwidth", 0)),
-           "flops": flops}
+           "flops": flops | {dtype: max(value, flops.get(dtype, 0))
+                             for dtype, value in new.flops.items()}}
     store.save(path, old)
   return roofline.Roofline(**old)
 

@@ -162,17 +162,17 @@ def remarks(pair):
 def prompts(config, pair):
   """Returns the prompts of a config, `[prompts, prompt_length]` int32."""
   count, length = config.prompts, config.prompt_length
-  if config.text == PYTHON:
-    if pair.tokenizer is None:
-      raise launch.UserError(f"text={PYTHON!r} needs a tokenizer in the "
-                             f"models' folders: {SAMPLED!r} does not.")
-    with launch.user_errors(OSError, ValueError):
-      return np.array(python_corpus.prompts(pair.tokenizer, count, length,
-                                            seed=config.seed), np.int32)
-  if config.text != SAMPLED:
+  if config.text == SAMPLED:
+    return _sampled(pair, count, length, config.seed)
+  if config.text != PYTHON:
     raise launch.UserError(f"text={config.text!r}: {SAMPLED!r} and {PYTHON!r} "
                            "are allowed.")
-  return _sampled(pair, count, length, config.seed)
+  if pair.tokenizer is None:
+    raise launch.UserError(f"text={PYTHON!r} needs a tokenizer in the models' "
+                           f"folders: {SAMPLED!r} does not.")
+  with launch.user_errors(OSError, ValueError):
+    return np.array(python_corpus.prompts(pair.tokenizer, count, length,
+                                          seed=config.seed), np.int32)
 
 
 # Cached: choosing, measuring and profiling use the same prompts.
@@ -212,14 +212,19 @@ def ours(config, pair, methods, texts, entry, number):
           draft_params=models.draft_params,
           max_new_tokens=config.max_new_tokens,
           sampling=sampling(config, entry.temperature)))
+  # An accelerator's peak is since the process began.
+  memory = jax.local_devices()[0].memory_stats() or {}
   return _record(seconds, int(out.stats.emitted.sum()), int(out.steps),
-                 int(out.stats.target_calls.sum()), _peak())
+                 int(out.stats.target_calls.sum()),
+                 memory.get("peak_bytes_in_use") or peak_memory.peak())
 
 
 def theirs(config, servers_, texts, entry, number):
   """Decodes them by another tool; `servers_` is of `servers`."""
   rows, chosen = _chosen(texts, entry, number)
-  setting = _setting(config, entry)
+  setting = next({"setting": x["name"], "length": x.get("length", 0)}
+                 for x in config.rivals[entry.tool]
+                 if entries.setting_name(x) == entry.name)
   try:
     answer = subprocess_server.generate(
         servers_(entry.tool, entry.dtype, setting), {
@@ -286,22 +291,7 @@ def _chosen(texts, entry, number):
   return rows, texts[rows]
 
 
-def _setting(config, entry):
-  [setting] = [x for x in config.rivals[entry.tool]
-               if entries.setting_name(x) == entry.name]
-  return {"setting": setting["name"], "length": setting.get("length", 0)}
-
-
 def _record(seconds, emitted, steps, row_calls, peak_bytes):
-  """Makes the record of a run: tokens of all rows, target forwards of all rows.
-
-  `row_calls` are the rows in these forwards, without those that had finished.
-  """
+  # Rows that had finished count in `steps`, and not in `row_calls`.
   return {"seconds": round(seconds, 6), "emitted": emitted, "steps": steps,
           "row_calls": row_calls, "peak_bytes": peak_bytes}
-
-
-def _peak():
-  """Returns peak bytes; an accelerator's since the process began."""
-  stats = jax.local_devices()[0].memory_stats() or {}
-  return stats.get("peak_bytes_in_use") or peak_memory.peak()

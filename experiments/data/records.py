@@ -126,7 +126,6 @@ def _parsed(where, text):
 
 
 def _of_hub(path, dataset):
-  """Reads records of a data set by the package `datasets`."""
   if not path and not dataset:
     raise ValueError("data is empty, and the task has no data set of a "
                      f"registry: a file is needed, or '{hub.PREFIX}' and a "

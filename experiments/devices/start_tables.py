@@ -95,7 +95,6 @@ def load(path: str, tokenizer) -> StartTable:
 
 
 def _check_arrays(kind, arrays, vocab_size):
-  """Raises a ValueError for arrays that `make` does not make."""
   needed = [f"{axes}-D {np.dtype(dtype)}" for axes, dtype in _ARRAYS[kind]]
   found = [f"{x.ndim}-D {x.dtype}" for x in arrays]
   if found != needed:

@@ -127,7 +127,6 @@ def figures(record, baseline, seed) -> dict[str, list]:
   return {
       "accuracy": pair(right, np.ones(rows)),
       "forwards_per_token": pair(forwards, emitted),
-      "tokens_per_forward": pair(emitted, forwards),
       "tokens_per_second": pair(per_batch, seconds),
       "baseline_rate": [base.sum() / references.sum()],
       "speed_up": pair(ratio, np.ones(len(ratio)))}

@@ -21,7 +21,9 @@ def tables(records, tasks) -> list:
   return [("", text_tables.pivot(
       [r for x in records for r in text_tables.long_records(
           x["metrics"], method=x["method"])],
-      {"method": "method"}, titles=_COLUMNS, form=_interval)),
+      {"method": "method"}, titles=_COLUMNS,
+      form=lambda value, low, high, _: text_tables.interval(
+          value, low, high, ".2f" if value < 100 else ".0f"))),
           ("", text_tables.pivot(by_task, {"method": "accuracy"},
                                  titles={name: name for name in tasks}))]
 
@@ -33,27 +35,21 @@ def write(folder, records, config, about) -> None:
   several = [x for x in config.canvas_tasks
              if x.endswith("_any") or x in _SEVERAL]
   one = [x for x in config.canvas_tasks if x not in several]
-  panels = {}
-  for i, (names, title) in enumerate((
-      (one, "one right answer"), (several, "several right answers"))):
-    series = {}
-    for record in records if names else ():
-      series.setdefault(record["method"].split("(")[0], []).append(
-          _point(record, names, config.seed))
-    panels[0, i] = figures.Panel(
-        {family: sorted(points) for family, points in series.items()}, title,
-        "tokens a forward")
-  figures.write(folder, "quality", panels, "accuracy")
+  figures.write(folder, "quality", {
+      (0, 0): _panel(records, one, config.seed, "one right answer"),
+      (0, 1): _panel(records, several, config.seed, "several right answers")},
+                "accuracy")
 
 
-def _interval(value, low, high, _):
-  return text_tables.interval(value, low, high,
-                              ".2f" if value < 100 else ".0f")
-
-
-def _point(record, names, seed):
-  """Returns (tokens a forward, accuracy with its interval) in some tasks."""
-  chosen = np.isin(record["tasks"], names)
-  take = lambda name: np.array(record[name], float)[chosen]
-  return take("emitted").sum() / take("forwards").sum(), intervals.json_values(
-      intervals.interval(take("right"), np.ones(chosen.sum()), seed))
+def _panel(records, names, seed, title):
+  """Returns the panel of accuracy by tokens a forward in some tasks."""
+  series = {}
+  for record in records if names else ():
+    chosen = np.isin(record["tasks"], names)
+    emitted, forwards, right = (np.array(record[x], float)[chosen]
+                                for x in ("emitted", "forwards", "right"))
+    series.setdefault(record["method"].split("(")[0], []).append((
+        emitted.sum() / forwards.sum(), intervals.json_values(
+            intervals.interval(right, np.ones(chosen.sum()), seed))))
+  return figures.Panel({x: sorted(points) for x, points in series.items()},
+                       title, "tokens a forward")

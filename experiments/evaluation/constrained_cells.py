@@ -1,7 +1,7 @@
 """The cells of `experiments.cdsl`: each method on all examples of a task."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -28,14 +28,6 @@ class Entry(NamedTuple):
   label: str
   method: dj.Method
   sampling: dj.Sampling
-
-
-class Batch(NamedTuple):
-  """Examples that are decoded together."""
-  keys: Any  # `[B]`
-  prompts: np.ndarray  # `[B, P]` int32, right-padded
-  lengths: np.ndarray  # `[B]` int32
-  constraints: Any  # tree of `[B, ...]`, or None
 
 
 GREEDY = Entry("greedy", method_specs.read("autoregressive"),
@@ -88,28 +80,29 @@ def spec(entry) -> str:
 
 
 def make_batches(config, task, pair):
-  """Returns the reward's parameters where the pair is, and a list of `Batch`.
+  """Returns the reward's parameters where the pair is, and batches.
 
-  Batches are of one shape; the first rows fill the last.
+  These are of one shape, the first rows fill the last: keys `[B]`, prompts
+  `[B, P]`, lengths `[B]`, and constraints, a tree of `[B, ...]`, or None.
   """
   prompt_length = max(map(len, task.prompts))
   key = jax.random.key(config.seed)
   batches = [
-      Batch(*batches_lib.batch_of(key, task.prompts, rows, prompt_length),
-            jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints))
+      (*batches_lib.batch_of(key, task.prompts, rows, prompt_length),
+       jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints))
       for rows in batches_lib.row_numbers(len(task.prompts), config.batch,
                                           mesh_shapes.multiple(pair.mesh))]
   return mesh.on_all(pair.mesh, task.judge.params), batches
 
 
 def decoder(config, pair, task, params, entry):
-  """Returns a function from a `Batch` to its `Generation`."""
+  """Returns a function from a batch to its `Generation`."""
   def decode(batch):
+    *rows, constraints = batch
     return mesh.generate(
-        pair, batch.keys, batch.prompts, batch.lengths, method=entry.method,
-        max_new_tokens=config.max_new_tokens, sampling=entry.sampling,
-        eos_id=task.eos_id, reward=task.judge.reward, reward_params=params,
-        constraints=batch.constraints)
+        pair, *rows, method=entry.method, max_new_tokens=config.max_new_tokens,
+        sampling=entry.sampling, eos_id=task.eos_id, reward=task.judge.reward,
+        reward_params=params, constraints=constraints)
 
   return decode
 
@@ -120,9 +113,9 @@ def of_texts(task, batches, timed, tokenizer) -> dict:
   `seconds` are per example of each batch, `baseline_seconds` their mean by
   greedy decoding.
   """
-  size = len(batches[0].lengths)
-  rows = [row for batch, out in zip(batches, timed.outputs)
-          for row in _rows(task, batch, out, tokenizer)][:len(task.prompts)]
+  size = len(batches[0][2])
+  rows = [row for (_, _, starts, _), out in zip(batches, timed.outputs)
+          for row in _rows(task, starts, out, tokenizer)][:len(task.prompts)]
   raw = [row.pop("text") for row in rows]
   texts = [text.strip() for text in raw]
   record = {name: [row[name] for row in rows] for name in rows[0]}
@@ -138,13 +131,13 @@ def of_texts(task, batches, timed, tokenizer) -> dict:
           "baseline_seconds": baseline / size}
 
 
-def _rows(task, batch, out, tokenizer):
+def _rows(task, starts, out, tokenizer):
   """Yields counts and text of each example of a batch."""
   out = jax.tree.map(np.asarray, out)
   stats = out.stats
   extra = lambda name, none: stats.extra.get(
       name, np.array([none] * len(out.lengths)))
-  for i, (start, end) in enumerate(zip(batch.lengths, out.lengths)):
+  for i, (start, end) in enumerate(zip(starts, out.lengths)):
     reward = float(stats.extra["reward"][i])
     yield {
         "text": tokenizer.decode(out.tokens[i, start:end]),

@@ -63,10 +63,7 @@ def chart(panels, y_title, baseline=None, width=3.2, **style):
 
 
 def styles(labels):
-  """Returns a dict from the labels of a figure, each once, to (color, marker).
-
-  Colours are distinct for at most 16 labels.
-  """
+  """Returns label -> (color, marker); 16 colours are distinct."""
   used = {_STYLES[label][0] for label in labels if label in _STYLES}
   others = zip(itertools.cycle(x for x in _COLORS if x not in used),
                itertools.cycle(_MARKERS))

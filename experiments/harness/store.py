@@ -92,7 +92,10 @@ def _open(workdir, settings, free, flag, results, timed):
                        f"settings of these results; choose another {flag}")
     record = _loaded(path) if path.exists() else {"settings": settings,
                                                   "starts": []}
-    if not _is_run(record):
+    if not (isinstance(record, dict)
+            and isinstance(record.get("settings"), dict)
+            and isinstance(record.get("starts"), list)
+            and all(isinstance(start, dict) for start in record["starts"])):
       raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
@@ -116,13 +119,6 @@ def _holds(path):
   """Returns whether a file or a folder exists and is not empty."""
   return any(path.iterdir()) if path.is_dir() else (
       path.is_file() and path.stat().st_size > 0)
-
-
-def _is_run(record):
-  return (isinstance(record, dict)
-          and isinstance(record.get("settings"), dict)
-          and isinstance(record.get("starts"), list)
-          and all(isinstance(start, dict) for start in record["starts"]))
 
 
 def _check_environment(workdir, old, new, flag):
@@ -190,12 +186,9 @@ def environment():
       "kernels": "native" if kernels.available() else "xla",
       "devices": [d.device_kind for d in jax.devices()],
       "versions": {name: importlib.metadata.version(name)
-                   for name in _PACKAGES if _installed(name)},
+                   for name in _PACKAGES
+                   if [*importlib.metadata.Distribution.discover(name=name)]},
   }
-
-
-def _installed(name):
-  return any(True for _ in importlib.metadata.Distribution.discover(name=name))
 
 
 def read(path, *fields):

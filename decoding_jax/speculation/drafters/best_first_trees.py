@@ -22,20 +22,12 @@ from decoding_jax.validation import values
 @functools.lru_cache(maxsize=None)
 def best_first(nodes: int, width: int, depth: int,
                rank_temperature: float = 1.0) -> Drafter:
-  """The drafter of the N best nodes of a beam search by the draft model.
+  """Returns the drafter of the N = `nodes` best nodes of a beam search.
 
-  None of the N most probable texts of up to D tokens is left out if the beam is
-  as wide as N: their beginnings are among them. A wider beam finds the same.
-
-  Args:
-    nodes: N, nodes that the target scores.
-    width: nodes of a level of the beam search.
-    depth: D, its levels.
-    rank_temperature: of `sharpened`.
-
-  Raises:
-    ValueError: if a size is not a positive integer, or the beam search has
-      fewer nodes, or the tree fewer nodes than levels.
+  The draft model searches `depth` levels of `width` nodes. None of the N most
+  probable texts of up to D tokens is missing if `width` is N or more.
+  `rank_temperature` is of `sharpened`. Raises ValueError unless sizes are
+  positive integers, the search has N nodes or more, and N is at least `depth`.
   """
   for name, value in (("nodes", nodes), ("width", width), ("depth", depth)):
     values.check_positive(name, value)

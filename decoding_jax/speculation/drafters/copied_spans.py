@@ -30,20 +30,14 @@ class _Pending(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def copied_or(expander: Expander, copies: int, min_ngram: int,
               max_ngram: int) -> Drafter:
-  """Makes the drafter that copies from the text, or drafts as `of_model` does.
+  """Makes the drafter that copies from the text, else drafts as `of_model`
+  does. A step in which every row copies runs no model; one in which none does
+  scores as many tokens as `expander` drafts.
 
-  A step in which every row copies asks no model. One in which none does scores
-  as many tokens as `expander` drafts.
-
-  Args:
-    expander: of a chain, or of one level of siblings, the first of which is
-      replaced by the copied tokens.
-    copies: tokens that are copied, at most; as many as it drafts, or more.
-    min_ngram: last tokens that must have occurred before.
-    max_ngram: tokens that are compared, at most.
-
-  Raises:
-    ValueError: for sizes that do not fit.
+  `expander` drafts a chain, or one level of siblings, the first of which copied
+  tokens replace. At most `copies` tokens are copied, no fewer than it drafts,
+  after `min_ngram` to `max_ngram` equal last tokens. Raises ValueError for
+  other sizes.
   """
   depth = tree_lib.depth(expander.layout)
   for name, value, least in (("copies", copies, depth),

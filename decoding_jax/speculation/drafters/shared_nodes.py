@@ -30,17 +30,10 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
            rank_temperature: float = 1.0) -> Drafter:
   """Makes the drafter of the best nodes of the beams of all rows.
 
-  Args:
-    nodes: of a row, on average: a step of B rows scores N = nodes * B, rounded.
-    width: nodes of a level of a beam.
-    depth: D, its levels.
-    most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
-      tree of others may be as large as the beam.
-    draws: how children are drawn: ARBITRARY, PRUNED or SHARED_NOISE.
-    rank_temperature: see `best_first_trees.sharpened`.
-
-  Raises:
-    ValueError: for other draws.
+  A step of B rows scores nodes * B nodes, rounded, of beams of `depth` levels
+  of `width` nodes; with `Draws.ARBITRARY` a row has at most `most`, D or more.
+  `draws` is ARBITRARY, PRUNED or SHARED_NOISE, else a ValueError;
+  `rank_temperature` is of `best_first_trees.sharpened`.
   """
   values.check_one_of("draws", draws, dict.fromkeys(_DRAWS))
   drawn = Draws.WITHOUT_REPLACEMENT if draws == Draws.PRUNED else draws

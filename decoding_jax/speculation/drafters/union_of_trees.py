@@ -29,17 +29,14 @@ from decoding_jax.validation import protocols
 def merged(*drafters: Drafter) -> Drafter:
   """Makes the drafter that proposes the trees of several drafters as one.
 
-  Siblings are tested in the order of the drafters. Those that ask a language
-  model all ask the draft model of `dj.generate`, whose cache is all that they
-  may carry. As the accepted path may be another one's, that model reads it
-  again: one more forward a step. A head reads what was committed in any case.
+  Siblings are tested in the order of the drafters. A language model must be
+  `dj.generate`'s draft model; its cache is its only state, and it reads the
+  accepted path again, one more forward a step. Heads read committed tokens
+  anyway.
 
-  `draft_params` of `dj.generate` are those of the draft model, and the other
-  drafters begin with nothing. If there is no draft model they are a tuple, for
-  each drafter what it begins with, or None.
-
-  Raises:
-    ValueError: for fewer than two, or something that is no drafter.
+  `draft_params` are the draft model's, and other drafters begin empty; without
+  a draft model they are a tuple of initial states, or None, of each drafter.
+  Raises ValueError for fewer than two drafters.
   """
   if len(drafters) < 2:
     raise ValueError(f"{len(drafters)} drafters: two or more are needed.")

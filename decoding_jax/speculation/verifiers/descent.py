@@ -16,21 +16,10 @@ from decoding_jax.validation import values
 
 def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
          warper: sampling.LogitsWarper) -> Verdict:
-  """Accepts a path, in one row.
-
-  Args:
-    key: a random key.
-    verifier: the rule at each node, or what walks in its place.
-    layout: of the tree.
-    tree: a tree without its batch axis.
-    logits: `[M, V]`, the target's at each node.
-    warper: from logits to the target's distribution, without its batch axis.
-
-  Returns:
-    A verdict without its batch axis. If the drafts are samples that fit the
-    verifier, the accepted tokens and the one after them have the distribution
-    of the target.
-  """
+  """Accepts a path, in one row, by the rule at each node or what walks in its
+  place. `tree`, `warper` and the verdict have no batch axis; `logits [M, V]`
+  are the target's. If the drafts are samples that fit the verifier, the
+  accepted tokens and the one after them have the target's distribution."""
   depth = tree_lib.depth(layout)
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warper)

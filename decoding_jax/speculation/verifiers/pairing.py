@@ -85,18 +85,9 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
 
 
 def matched(name: str, drafter: Drafter | Expander) -> Method:
-  """Makes a method that follows what the target draws, whoever drafts it.
-
-  Args:
-    name: of the method.
-    drafter: proposes trees of any kind.
-
-  Returns:
-    The method: `sample_and_match`, and `match` at temperature 0.
-
-  Raises:
-    ValueError: for something that is no drafter.
-  """
+  """Makes a method that follows the target's own draws, whoever drafts:
+  `sample_and_match`, and `match` at temperature 0. Raises ValueError unless
+  `drafter` is one."""
   return Method(name, sampled=pair(drafter, target_match.sample_and_match()),
                 greedy=pair(drafter, target_match.match()))
 
@@ -113,18 +104,9 @@ def canonical(verification: str) -> str:
 
 def of_name(verification: str,
             draws: Iterable[Draws]) -> tuple[str, Verifier, Draws]:
-  """Returns the verifier that a method is to have.
-
-  Args:
-    verification: a name in `RULES`, or an alias.
-    draws: how the method can draw children.
-
-  Returns:
-    (suffix of the method's name, verifier, how children must be drawn).
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
-  """
+  """Returns (suffix of the method's name, verifier, `Draws`) for
+  `verification`, a name in `RULES` or an alias, of the `draws` that a method
+  has. Raises ValueError naming the option, its value and what is allowed."""
   name, allowed = canonical(verification), names(draws)
   if name not in allowed:
     values.check_one_of("verification", verification, dict.fromkeys(allowed))

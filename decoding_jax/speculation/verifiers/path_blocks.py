@@ -76,21 +76,10 @@ def global_resolution() -> Verifier:
 
 
 def greedy(mass, draft, tokens, valid) -> Choice:
-  """Chooses the largest mass / d of the first m children.
-
-  The largest of many samples may be too far from the target: m is the number
-  by which most is accepted at this node.
-
-  Args:
-    mass: `[V]`, the target's distribution, or less of it.
-    draft: `[V]`, what the children are drawn from.
-    tokens: `[K]` int32, theirs.
-    valid: `[K]` bool, which of them there are.
-
-  Returns:
-    The choice. For t = (.5, .3, .2), d = (.2, .5, .3) and two children the
-    order is 1, 2, 0 and the law (.36, .25, .39).
-  """
+  """Chooses the largest mass / d of the first m of `tokens [K]` drawn from
+  `draft [V]`, by m that accepts most at this node: the largest of many samples
+  may be too far from the target. For t = (.5, .3, .2), d = (.2, .5, .3) and two
+  children the order is 1, 2, 0 and the distribution (.36, .25, .39)."""
   order = jnp.argsort(_ratio(mass, draft))
   places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)))
   upto = jnp.cumsum(draft[order])
@@ -129,14 +118,13 @@ def sequential(mass, draft, tokens, valid) -> Choice:
 
 
 def transport(mass, draft, tokens, valid) -> Choice:
-  """Chooses in proportion to weights that bring the law close to the target.
+  """Chooses in proportion to weights that bring the result close to the target.
 
   Weights of at most 1 that minimise E log(sum of w(x_k)) - sum of t log w make
-  the law of what is chosen t, except that tokens of weight 1 have less, and
-  those of no weight more: then sum of min(t, law) is the greatest that there
-  is. A token is chosen in proportion if it is the first to ring at exponential
-  times of these rates, so that sums over all draws are integrals over the time.
-  However close the weights are, the law is that of the choice.
+  the choice's distribution t, except that tokens of weight 1 have less and
+  those of weight 0 more: sum of min(t, distribution) is then maximal. The
+  choice is the first to ring at exponential times of these rates, so sums over
+  draws are integrals over time.
   """
   size = len(draft)
   drawn, own = vocabulary.top_k(draft, min(_OWN, size))

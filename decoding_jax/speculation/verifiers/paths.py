@@ -10,18 +10,11 @@ from decoding_jax.types import DraftTree, Layout, NONE, Verdict
 
 def walk(find, key, layout: Layout, tree: DraftTree, logits,
          warper) -> Verdict:
-  """Accepts the path to a node that `find` returns, in one row.
-
-  Args:
-    find: `(key, layout, tree, probs) -> (node [] int32, weights [V])`: where
-      the path ends, and the weights of the token after it. `probs` is
-      `node [] -> [V]`, the target's distribution after a node.
-    key: a random key.
-    layout: of the tree.
-    tree: a tree without its batch axis.
-    logits: `[M, V]`, the target's at each node.
-    warper: of the row.
-  """
+  """Accepts the path to a node that `find` returns, in one row. `find` is
+  `(key, layout, tree, probs) -> (node [] int32, weights [V])`: the path's end,
+  and the weights of the token after it; `probs` maps a node `[]` to the
+  target's distribution `[V]`. `logits` are `[M, V]`, and `tree` has no batch
+  axis."""
   node_key, token_key = random.split(key)
   node, weights = find(node_key, layout, tree, lambda node: jnp.exp(
       sampling.log_probs(warper, logits[node])))
