@@ -122,7 +122,6 @@ def main():
 
 
 def _chosen(pair, prompts):
-  """Returns the spec that `auto` chooses, or chose at an earlier start."""
   known = store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
   if known or not prompts:
     return known or "autoregressive"
@@ -223,7 +222,6 @@ def _ended(pair, texts):
 
 
 def _settings(method, pair, prompts):
-  """Returns all that texts depend on, as JSON values."""
   return {
       "method": method.name, "models": model_pair.fingerprint(pair),
       "draft": model_flags.DRAFT.value,
@@ -233,7 +231,6 @@ def _settings(method, pair, prompts):
 
 
 def _statistics(method, records, device):
-  """Returns the statistics of all records as one line."""
   written = [r for r in records if "target_calls" in r]
   ends = [sum(r["finish"] == end for r in records)
           for end in ("stop", "length", "too_long")]

@@ -45,7 +45,6 @@ def encoder(tokenizer, target, now=None):
 
 
 def _arguments():
-  """Returns the arguments of the template; None for none."""
   if not _ARGUMENTS.value:
     return None
   try:

@@ -164,7 +164,6 @@ def _random(settings, config, core, number):
 
 
 def _with_scales(settings, params, scales):
-  """Sets the two scales in the final norm."""
   order = jnp.arange(len(params["norm"]["scale"]))
   scale = jnp.where(order < settings.core, *scales)
   scale = scale.astype(settings.dtype).astype(jnp.float32)
@@ -216,7 +215,6 @@ def _logits(config, params, texts):
 
 @jax.jit
 def _figures(target, draft):
-  """Computes the overlap of two logits, and the perplexity of the first."""
   t, d = (jax.nn.log_softmax(x) for x in (target, draft))
   overlap = jnp.exp(jnp.minimum(t, d)).sum(axis=-1).mean()
   return overlap, jnp.exp(-(jnp.exp(t) * t).sum(axis=-1).mean())

@@ -110,7 +110,6 @@ def _side():
 
 
 def _best(function, *args):
-  """Returns the seconds of the fastest call."""
   jax.block_until_ready(function(*args))
   return min(stopwatch.timed(function, *args)[1] for _ in range(_ROUNDS))
 
