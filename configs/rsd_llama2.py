@@ -54,10 +54,8 @@ def get_config(presets="7b,xsum"):
 
 
 def published(presets, models, draft):
-  """Returns the full comparison of "model,task" with a published target.
-
-  A model with "chat" in its name gets its prompts by its chat template.
-  """
+  """Returns the full comparison of "model,task" with a published target."""
+  # A model with "chat" in its name gets its prompts by its chat template.
   model, _, task = presets.partition(",")
   for name, known in ((model, models), (task, tasks.get_tasks())):
     if name not in known:

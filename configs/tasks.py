@@ -151,8 +151,7 @@ def get_tasks():
 
 
 def _of_turns(field="", **more):
-  """Returns a task of `turns`, or of prompts that other files have in `field`.
-  """
+  """Returns a task of `turns`; other files have prompts in `field`."""
   formats = {"turns": _turns(), **({"hub": _turns(field)} if field else {})}
   return {"formats": formats, "ends": True, "stop": "", "metrics": (), **more}
 

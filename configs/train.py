@@ -161,7 +161,6 @@ _PYTHON = "python-target"
 
 
 def _run(name, **settings):
-  """Returns the settings of a run in runs/<name>."""
   return dict(settings, workdir=f"runs/{name}", export=f"runs/{name}/export")
 
 

@@ -39,7 +39,7 @@ class Node(NamedTuple):
   kind: str
   # Its probability after its parent by the drafter; None if unknown
   draft: Optional[float]
-  target: Optional[float]  # The same by the target, warped
+  target: Optional[float]  # Its probability by the target, warped
 
 
 def nodes(info: Info, row: int = 0) -> list[Node]:

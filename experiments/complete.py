@@ -122,7 +122,6 @@ def main():
 
 
 def _chosen(pair, prompts):
-  """Returns the spec that `auto` chooses, or chose at an earlier start."""
   known = store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
   if known or not prompts:
     return known or "autoregressive"
@@ -135,10 +134,9 @@ def _chosen(pair, prompts):
 
 
 def complete(method, pair, prompts, room, size, path):
-  """Decodes prompts and samples that have no text in the results at `path`.
+  """Decodes what the results at `path` lack; returns all records.
 
-  `room` is the most tokens of a prompt, `size` the rows of one program. Returns
-  the records of this and of earlier starts.
+  `room` is the most tokens of a prompt, `size` the rows of one program.
   """
   wanted = [(i, j) for i in range(len(prompts))
             for j in range(_NUM_SAMPLES.value)]
@@ -223,7 +221,6 @@ def _ended(pair, texts):
 
 
 def _settings(method, pair, prompts):
-  """Returns all that texts depend on, as JSON values."""
   return {
       "method": method.name, "models": model_pair.fingerprint(pair),
       "draft": model_flags.DRAFT.value,
@@ -233,7 +230,6 @@ def _settings(method, pair, prompts):
 
 
 def _statistics(method, records, device):
-  """Returns the statistics of all records as one line."""
   written = [r for r in records if "target_calls" in r]
   ends = [sum(r["finish"] == end for r in records)
           for end in ("stop", "length", "too_long")]

@@ -182,7 +182,6 @@ def _compiled(pair, mesh, method, sampling, there, platform):
 
 
 def _memory(found, need, there):
-  """Returns a table of the memory that a generation needs."""
   lines = [["MiB of a device", "compiled", "estimated"],
            ["parameters, prompts", found.arguments, need.weights],
            ["caches, temporaries", found.temporaries,

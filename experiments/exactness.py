@@ -75,7 +75,6 @@ def main():
 
 
 def _test_engine(name):
-  """Tests another engine, and prints what was found."""
   missing = engines.missing(name)
   if missing:
     raise launch.UserError(

@@ -128,7 +128,6 @@ def _padded_length(length, budget, pair):
 
 
 def _row_keys(first, count):
-  """Returns the keys of rows, as in `dj.generate`."""
   key = jax.random.key(generation_flags.SEED.value)
   return jax.vmap(jax.random.fold_in, (None, 0))(
       key, np.arange(first, first + count, dtype=np.uint32))
@@ -164,7 +163,6 @@ def _statistics(method, out, took, device):
 
 
 def _remarks(pair, tokens):
-  """Yields notices about a completion and its sampling settings."""
   lines = [
       generation_flags.unfinished(tokens, pair.eos_id)
   ] if constraint_flags.form() and not grammar_engine.ends(

@@ -80,10 +80,8 @@ def findings(folder, length) -> list[Finding]:
     if not hf_config.is_hf(folder):
       raise ValueError(f"--model={folder}: a folder as transformers writes it "
                        "is needed.")
-  if length <= _PROMPT:
-    raise launch.UserError(f"--tokens={length}: at least {_PROMPT + 1} are "
-                           "needed.")
-  with launch.user_errors(OSError, ValueError):
+    if length <= _PROMPT:
+      raise ValueError(f"--tokens={length}: at least {_PROMPT + 1} are needed.")
     lm, params = checkpoints.load(folder, dtype="float32")
     tokenizer = tokenizers.load(folder)
   their_tokenizer, their_logits = _theirs(folder)

@@ -190,7 +190,6 @@ def _check_loss(step, loss):
 
 
 def _forget_after(step, path):
-  """Drops metrics of steps after `step`, which will be made again."""
   records = store.read(path, "step")
   if not multihost.first():
     return

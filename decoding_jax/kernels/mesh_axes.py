@@ -34,7 +34,7 @@ class SplitSlots:
   # `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device having
   # an n-th of the axis of s H
   array: jax.Array
-  ways: int = flax.struct.field(pytree_node=False)  # S, static
+  ways: int = flax.struct.field(pytree_node=False)  # s, static
   # Of the slots, -1 or -2; static
   axis: int = flax.struct.field(pytree_node=False)
 

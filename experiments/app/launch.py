@@ -148,7 +148,6 @@ def define_config(path, example):
 
 @contextlib.contextmanager
 def _parts_of_configs():
-  """Reports fields on the command line that a config has not, and ends."""
   try:
     yield
   except (IndexError, KeyError, ValueError) as e:

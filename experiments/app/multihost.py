@@ -37,9 +37,8 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
   """Connects to the other processes, if any; call it before JAX is used.
 
   If they do not all connect within a minute, or if one dies later, the process
-  prints one line and exits with status 1. `coordinator` is address and port of
-  the first process; all three are None where JAX finds the others itself: TPU
-  pods, GKE, SLURM, Open MPI. Raises ValueError for wrong arguments.
+  prints one line and exits with status 1. All arguments are None where JAX
+  finds the others itself: TPU pods, GKE, SLURM, Open MPI.
   """
   if coordinator is not None and not _ADDRESS.fullmatch(coordinator):
     raise ValueError(f"--coordinator={coordinator}: address and port of the "

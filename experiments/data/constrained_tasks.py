@@ -128,7 +128,6 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
-  """Loads concept sets of a split of CommonGen, with their inflections."""
   folder = pathlib.Path(config.corpus)
   names = [name.format(config.split) for name in _COMMONGEN]
   for name in names:
@@ -160,7 +159,6 @@ def _commongen_prompts(config, tokenizer, words):
 
 
 def _file(config, pair):
-  """Loads prompts and constraints of a file of the user."""
   examples = constraint_file.load(config.corpus, config.examples)
   encode = constraint_prompts.encoder(config, pair.tokenizer)
   prompts = [encode(example.fields) for example in examples]
@@ -177,7 +175,6 @@ def _file(config, pair):
 
 
 def _parsed(path, number, line):
-  """Parses the concepts of a line of JSON."""
   try:
     found = json.loads(line)
   except ValueError as e:

@@ -1,16 +1,10 @@
-"""Prompts of constrained tasks: instructions, solved examples, chat templates.
-
-A model that was trained for a task reads prompts in the form of its training
-data. Any other is told what to do, by the fields `prompt`, `chat` and `system`
-of `configs/cdsl.py`.
-"""
+"""Prompts of constrained tasks, by instructions, shots or chat templates."""
 
 from collections.abc import Callable
 
 from experiments.app import launch
-from experiments.data import prompt_templates
+from experiments.data import prompt_tasks
 from models.text import chat_template
-from models.text import tokenizer_files
 
 
 def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
@@ -19,12 +13,8 @@ def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
   if not form.template:
     raise ValueError("prompt.template is empty: it says what the target is to "
                      "do with an example, such as '{prompt}'.")
-  if not config.chat:
-    return lambda values: tokenizer_files.encode(
-        tokenizer, prompt_templates.plain(form, values)).ids
-  encode = of_chats(config, tokenizer)
-  return lambda values: encode(prompt_templates.messages(
-      form, values, config.system))
+  encode = prompt_tasks.encoder(config, tokenizer, form)
+  return lambda values: encode(values).ids
 
 
 def of_chats(config, tokenizer) -> Callable[[list], list[int]]:

@@ -62,23 +62,15 @@ def _draw_sudoku(rng):
   return [], given, answer
 
 
-def _is_sudoku(arguments, given, answer):
-  del arguments
-  return (is_grid(answer, True) and set(answer) == set(list_tasks.NUMBERS[:4])
-          and all(clue in (BLANK, word) for clue, word in zip(given, answer)))
-
-
 def _draw_latin(rng):
   symbols, known = list_tasks.line(rng, SIZE), grids(False)
   return [], symbols, [symbols[i] for i in known[rng.integers(len(known))]]
 
 
-def _is_latin(arguments, given, answer):
-  del arguments
-  return is_grid(answer, False) and set(answer) == set(given)
-
-
 TASKS = {
-    "sudoku": list_tasks.Task(_draw_sudoku, _is_sudoku),
-    "latin": list_tasks.Task(_draw_latin, _is_latin),
+    "sudoku": list_tasks.Task(_draw_sudoku, lambda _, given, answer: (
+        is_grid(answer, True) and set(answer) == set(list_tasks.NUMBERS[:4])
+        and all(clue in (BLANK, word) for clue, word in zip(given, answer)))),
+    "latin": list_tasks.Task(_draw_latin, lambda _, given, answer: (
+        is_grid(answer, False) and set(answer) == set(given))),
 }

@@ -51,37 +51,25 @@ def _shuffle():
   return Task(draw, lambda _, given, answer: sorted(answer) == sorted(given))
 
 
-def _edit(edit, places: int, joins: bool, chosen: bool):
-  """Returns the task to edit a line at one place."""
-  # `edit` is `(line, place, new) -> line`; a line of n has `n + places` places.
-  # `joins`: whether there is a new person; `chosen`: whether any place is
-  # right, else it is an argument.
+def _edit(joins: int, leaves: int, chosen: bool):
+  """Returns the task that a person, 0 or 1, joins or leaves at one place."""
+  # `chosen`: whether any place is right; else it is an argument.
+  def edit(given, place, new):
+    return given[:place] + [new] * joins + given[place + leaves:]
+
   def draw(rng):
     *given, new = line(rng, int(rng.integers(SHORTEST, LONGEST + 1)) + 1)
-    place = int(rng.integers(len(given) + places))
+    place = int(rng.integers(len(given) + 1 - leaves))
     arguments = [new] * joins + [NUMBERS[place]] * (not chosen)
     return arguments, given, edit(given, place, new)
 
   def is_right(arguments, given, answer):
     new = arguments[0] if joins else ""
-    found = (range(len(given) + places) if chosen
+    found = (range(len(given) + 1 - leaves) if chosen
              else [NUMBERS.index(arguments[-1])])
     return any(answer == edit(given, place, new) for place in found)
 
   return Task(draw, is_right)
-
-
-def _insert(given, place, new):
-  return given[:place] + [new] + given[place:]
-
-
-def _remove(given, place, new):
-  del new
-  return given[:place] + given[place + 1:]
-
-
-def _replace(given, place, new):
-  return given[:place] + [new] + given[place + 1:]
 
 
 TASKS = {
@@ -89,10 +77,10 @@ TASKS = {
     "reverse": _of_function(lambda given: given[::-1]),
     "sort": _of_function(sorted),
     "shuffle": _shuffle(),
-    "insert": _edit(_insert, 1, joins=True, chosen=False),
-    "insert_any": _edit(_insert, 1, joins=True, chosen=True),
-    "remove": _edit(_remove, 0, joins=False, chosen=False),
-    "remove_any": _edit(_remove, 0, joins=False, chosen=True),
-    "replace": _edit(_replace, 0, joins=True, chosen=False),
-    "replace_any": _edit(_replace, 0, joins=True, chosen=True),
+    "insert": _edit(joins=1, leaves=0, chosen=False),
+    "insert_any": _edit(joins=1, leaves=0, chosen=True),
+    "remove": _edit(joins=0, leaves=1, chosen=False),
+    "remove_any": _edit(joins=0, leaves=1, chosen=True),
+    "replace": _edit(joins=1, leaves=1, chosen=False),
+    "replace_any": _edit(joins=1, leaves=1, chosen=True),
 }

@@ -1,8 +1,4 @@
-"""Prompts and references of the tasks of an experiment.
-
-A task is described by its config alone, see `configs/tasks.py`: the fields of a
-record, the template that makes a prompt of them, and whether texts end.
-"""
+"""Prompts and references of tasks, which `configs/tasks.py` describes."""
 
 import collections
 import hashlib
@@ -91,7 +87,6 @@ def _check_name(what, name, known):
 
 
 def _continuations(config, tokenizer):
-  """Takes passages of texts as prompts, all of one length."""
   if not config.data:
     raise ValueError("data is empty: task='text' needs a file.")
   texts = records.texts(config.data)
@@ -109,7 +104,7 @@ def _examples(config, pair, now):
                 tuple(text_metrics.CORPUS))
   found = _records(config, task)
   form = prompt_templates.layout(task, found[0])
-  encode = _encoder(config, pair.tokenizer, form, now)
+  encode = encoder(config, pair.tokenizer, form, now)
   longest = room(config, pair)
   prompts, references, categories = [], [], []
   shortened, left_out, kind = 0, 0, _category_of(task)
@@ -139,14 +134,15 @@ def _examples(config, pair, now):
 
 
 def _records(config, task):
-  """Returns the records that prompts are made of, in the order of the file."""
   data = config.data
   if not data and task.get("file"):
     data = str(_FILES / task.file)
   found = records.load(data, task.get("dataset"))
   if config.category:
     found = _of_category(found, config.category)
-  left = [x for x in found if not _is_placeholder(task, x)]
+  elsewhere = task.get("placeholder")
+  left = [x for x in found if not elsewhere
+          or elsewhere not in json.dumps(x.value, default=str)]
   if not left:
     raise ValueError(f"data={data!r}: all {len(found)} examples refer to other "
                      f"data sets ('{task.placeholder} ...'): the tool of the "
@@ -154,14 +150,7 @@ def _records(config, task):
   return left
 
 
-def _is_placeholder(task, record):
-  """Tells whether the text of a record is elsewhere."""
-  text = task.get("placeholder")
-  return bool(text) and text in json.dumps(record.value, default=str)
-
-
 def _order(config, kinds):
-  """Returns record numbers in the order in which prompts are taken."""
   order = np.random.default_rng(config.seed).permutation(len(kinds))
   if not config.balanced:
     return order
@@ -194,7 +183,7 @@ def _of_category(found, category):
   return [record for record, kind in zip(found, kinds) if kind == category]
 
 
-def _encoder(config, tokenizer, form, now):
+def encoder(config, tokenizer, form, now=None):
   """Returns a function from the fields of a record to its encoded prompt."""
   if not config.chat:
     return lambda values: tokenizer_files.encode(
@@ -226,7 +215,6 @@ def positions(pair, max_new_tokens, method=None):
 
 
 def _note(config, found, used, shortened, left_out, longest):
-  """Reports in one line how many examples were used, cut and left out."""
   kind = f" of category {config.category}" if config.category else ""
   line = (f"Task {config.task}: {used} prompts of the first {used + left_out} "
           f"of {found} examples{kind}, in an order drawn with seed "

@@ -102,7 +102,6 @@ def _paths(root):
 
 
 def _line_starts(text):
-  """Yields the offsets of lines that are not blank."""
   offset = 0
   for line in text.splitlines(keepends=True):
     if line.strip():

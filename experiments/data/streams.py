@@ -74,7 +74,6 @@ def windows(config, train, held_out, prompts) -> batches.Data:
 
 
 def _texts(config, split):
-  """Returns the texts of a split."""
   if config.dialogues:
     return [text for pair in _pairs(config, split) for text in pair]
   if has_file(config):

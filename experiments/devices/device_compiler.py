@@ -16,12 +16,9 @@ _CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 
 
 class Memory(NamedTuple):
-  """Bytes on one device, by the compiler.
-
-  `arguments` are parameters, prompts and keys, `temporaries` caches too.
-  """
-  arguments: int
-  temporaries: int
+  """Bytes on one device, by the compiler."""
+  arguments: int  # parameters, prompts and keys
+  temporaries: int  # caches too
   results: int
   program: int
 

@@ -62,9 +62,15 @@ HELP = ("What changes the target's distribution: contrastive(alpha, beta, "
 
 def apply(pair, spec: str, where: str = "--guide"):
   """Returns the pair with the target of a guide's call; "": itself."""
+  def takes(name):
+    if name not in _GUIDES:
+      raise launch.UserError(f"{where}: {name!r} is not one of "
+                             f"{', '.join(_GUIDES)}.")
+    return list(inspect.signature(_GUIDES[name]).parameters)[1:]
+
   if not spec:
     return pair
-  name, sizes = method_specs.call(spec, where, _takes(where))
+  name, sizes = method_specs.call(spec, where, takes)
   if pair.mesh is not None:
     raise launch.UserError(f"{where}={spec!r}: one device is needed, a mesh "
                            "has one target.")
@@ -78,16 +84,6 @@ def apply(pair, spec: str, where: str = "--guide"):
       return _GUIDES[name](pair, **sizes)
   except (TypeError, ValueError) as e:
     raise launch.UserError(f"{where}={spec!r}: {e}") from e
-
-
-def _takes(where):
-  def takes(name):
-    if name not in _GUIDES:
-      raise launch.UserError(f"{where}: {name!r} is not one of "
-                             f"{', '.join(_GUIDES)}.")
-    return list(inspect.signature(_GUIDES[name]).parameters)[1:]
-
-  return takes
 
 
 def _guided(pair, target, params):

@@ -8,7 +8,7 @@ _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*?^}", re.M | re.S)
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*?)\)(?:, (.*))?$",
     re.M)
-_ARRAY = re.compile(r"\b([a-z]+\d*)(?:e\w+)?\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b[a-z]+(\d*)(?:e\w+)?\[([\d,]*)\]")
 # Scratch memory of cuBLAS, at the end of what it returns.
 _WORKSPACE = re.compile(r"(?:/\*index=\d+\*/)?s8\[\d+\]\{0\}\)$")
 _CALLED = re.compile(
@@ -122,10 +122,6 @@ def _read(body, sizes, name):
 
 def _size(shape):
   """Returns the bytes of an HLO shape such as "(f32[2,3]{1,0}, pred[])"."""
-  return sum(_width(kind) * math.prod(map(int, filter(None, axes.split(","))))
-             // 8 for kind, axes in _ARRAY.findall(shape))
-
-
-def _width(kind):
-  bits = re.search(r"\d+$", kind)
-  return int(bits[0]) if bits else 8  # A `pred` takes a byte.
+  # A `pred` takes a byte.
+  return sum(int(bits or 8) * math.prod(map(int, filter(None, axes.split(","))))
+             // 8 for bits, axes in _ARRAY.findall(shape))

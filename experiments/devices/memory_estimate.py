@@ -3,13 +3,10 @@
 Weights, caches and ancestor masks are counted exactly, from shapes.
 Temporaries are estimated by the largest array that a forward computes: three
 times its size in a prefill, where that array holds attention scores; five
-times with native CPU kernels, which keep no scores, so that it holds queries
-or features; twice in a step, beside its logits. In a few cases, XLA's CPU
-programs of tree methods needed 0.7 to 1.0 times the estimate, and those for
-TPUs 0.4 to 2.6 times the estimate without weights: they pad widths to multiples
-of 128, and change the layout of weights. `estimate` compiles instead.
-Searches were not compared; keys and values of beams, and of samples of whole
-texts, are not counted.
+times with native CPU kernels, which keep no scores; twice in a step, beside its
+logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times the estimate,
+those for TPUs 0.4 to 2.6 times. `experiments.estimate` compiles instead. Keys
+and values of beams, and of samples of whole texts, are not counted.
 """
 
 import math

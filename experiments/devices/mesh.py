@@ -1,7 +1,4 @@
-"""Decodes on many devices: rows split over "data", heads over "model".
-
-With "role:2" the drafter has devices of its own, see `decoding_jax.roles`.
-"""
+"""Decodes on many devices: rows split over "data", heads over "model"."""
 
 import contextlib
 import functools
@@ -255,16 +252,12 @@ def with_processors(pair, processors):
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
              rows=None, prefill_chunk=None, draft_sampling=None):
-  """Calls `dj.generate` with a `ModelPair`, on one device or a mesh.
-
-  On a mesh it is one program, in which each index of "data" has its own loop,
-  which ends with its own rows; `steps` are those of the longest. Every process
-  gets the whole result, on the host. What prompts `[B, P]` begin with in common
-  is kept once, as far as `pair.share` allows; on a mesh by each index of
-  "data". `keys` are `[B]`, `lengths` `[B]`; `reward_params` of `on_all`.
-
-  Raises a `UserError` for a token that the target does not have.
-  """
+  """Calls `dj.generate` with a `ModelPair`, on one device or a mesh."""
+  # On a mesh it is one program, in which each index of "data" has its own loop,
+  # which ends with its own rows; `steps` are those of the longest. Every
+  # process gets the whole result, on the host. What prompts `[B, P]` begin with
+  # in common is kept once, as far as `pair.share` allows; on a mesh by each
+  # index of "data".
   model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
   shared = shared_prefix.of_batch(pair, prompts, lengths, rows)

@@ -114,7 +114,6 @@ def split_size(config, size):
 
 
 def _gains(config, size):
-  """Returns whether layers of a draft model should be split."""
   if split_size(config, size) == 1:
     return False
   shapes = transformer.abstract_params(config)["layers"]

@@ -128,7 +128,6 @@ def open_pair(target, draft, dtype="", draft_dtype="",
 
 
 def _check_devices():
-  """Raises `UserError` if JAX lacks the platform that it was told to use."""
   try:
     jax.devices()
   except (AssertionError, RuntimeError) as e:

@@ -1,8 +1,4 @@
-"""Start tables: what a drafter without a model knows of texts, in a file.
-
-`experiments.convert --table` writes one, `--draft` reads it. Its arrays become
-`draft_params` of `dj.generate`.
-"""
+"""Start tables: what a drafter without a model knows of texts, in a file."""
 
 import hashlib
 import json
@@ -95,7 +91,6 @@ def load(path: str, tokenizer) -> StartTable:
 
 
 def _check_arrays(kind, arrays, vocab_size):
-  """Raises a ValueError for arrays that `make` does not make."""
   needed = [f"{axes}-D {np.dtype(dtype)}" for axes, dtype in _ARRAYS[kind]]
   found = [f"{x.ndim}-D {x.dtype}" for x in arrays]
   if found != needed:

@@ -97,7 +97,6 @@ def _penalties(pair, budget):
 
 
 def _against_repetition(pair, length):
-  """Yields processors against repeated n-grams and of momentum decoding."""
   if _NO_REPEAT.value:
     window = max(length, _NO_REPEAT.value)
     with _named(_NO_REPEAT, f"window={window}"):
@@ -110,7 +109,6 @@ def _against_repetition(pair, length):
 
 
 def _thinking(pair):
-  """Yields the processor that forbids or forces the end of thinking."""
   if not (_THINK_AT_LEAST.value or _THINK_AT_MOST.value):
     return
   with _named(_END_OF_THINKING):
@@ -128,13 +126,11 @@ def _thinking(pair):
 
 
 def _tokens(pair, text):
-  """Returns the tokens of a part of a text."""
   return tokenizer_files.encode(pair.tokenizer, text,
                                 add_special_tokens=False).ids
 
 
 def _grammar(pair):
-  """Returns the processor that a flag asks for; None without such a flag."""
   flags_ = (_REGEX, _JSON_SCHEMA, _STOP, grammar_engine.GRAMMAR,
             grammar_engine.CHOICES)
   given = [flag.name for flag in flags_ if flag.value]

@@ -116,7 +116,6 @@ def tokens(out: dj.Generation, lengths):
 
 
 def _models(pair, arguments):
-  """Returns the arguments of a generation, with the models of its method."""
   pair = model_pair.for_method(pair, arguments["method"])
   return {"target": pair.target, "target_params": pair.target_params,
           "draft": pair.draft, "draft_params": pair.draft_params, **arguments}
@@ -158,7 +157,6 @@ def more_texts(generate, out, lengths, decode) -> list[str]:
 
 
 def _diversity(texts) -> str:
-  """Returns a line of the metrics of a set of texts."""
   # Few runs need them.
   from experiments.scoring import text_metrics, text_sets
   line = (f"{len(texts)} texts: {len(set(texts))} different, distinct-1 "
@@ -175,7 +173,6 @@ def _diversity(texts) -> str:
 
 
 def _tokens(generate, out, lengths):
-  """Yields the tokens of each text."""
   extra = out.stats.extra
   if "beams" in extra:
     beams, ends = (np.asarray(extra[x][0]) for x in ("beams", "beam_lengths"))

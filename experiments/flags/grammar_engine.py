@@ -104,7 +104,6 @@ def _engine(name):
 
 
 def _automaton(make, what, pieces, eos_id, **options):
-  """Returns the processor of an automaton, from disk if it is there."""
   begin = time.monotonic()
   if _CACHE.value:
     found, was_there = dj.processors.stored(

@@ -126,7 +126,6 @@ def flatter(table_):
 
 
 def _find(name, setting, folder, expected, target, seeds, length):
-  """Tests one setting."""
   prompts, ours = expected
   try:
     found = _texts(name, setting, folder / "pair",

@@ -41,7 +41,6 @@ class Engine(NamedTuple):
 
 
 def _own(name, package, *requirements, server="", **more):
-  """Returns an engine with an environment of its own."""
   return Engine(
       f"experiments.rivals.{server or name}_server", (package,),
       requirements,
@@ -123,7 +122,6 @@ def prepare(name) -> pathlib.Path:
 
 
 def _installed(name):
-  """Returns whether an environment has the pinned versions."""
   try:
     found = json.loads((FOLDER / name / _DONE).read_text("utf-8"))
   except (OSError, ValueError):

@@ -75,7 +75,6 @@ def generate(pipeline, request):
 
 
 def _calls(found, emitted, setting):
-  """Returns the number of the target's forwards, None if it is not told."""
   if setting == "plain":
     return emitted
   metrics = getattr(found, "extended_perf_metrics", None)
@@ -88,7 +87,6 @@ def _options(kind, threads):
 
 
 def _built(request, side, weights):
-  """Returns the folder of a model in this engine's format, built if need be."""
   folder = os.path.join(request["folder"], f"openvino-{side}-{weights}")
   path = os.path.join(folder, "openvino_model.xml")
   if not os.path.exists(path):
@@ -149,7 +147,6 @@ def build(folder, eight_bits):
 
 
 def _matrix_8(x):
-  """Returns a matrix as int8 times a scale for each of its rows."""
   scale = np.maximum(np.abs(x).max(axis=1, keepdims=True) / 127, 1e-30)
   values = np.rint(x / scale).astype(np.int8)
   return ops.multiply(ops.convert(ops.constant(values), np.float32),
@@ -211,7 +208,6 @@ def _attention(config, layer, query, key, value, rotary, visible, beams, ids,
 
 
 def _rotated(x, rotary, size):
-  """Rotates the halves of heads."""
   first, second = (
       ops.slice(x, np.array([start]), np.array([end]), np.array([1]),
                 np.array([3]))

@@ -43,10 +43,8 @@ def config_of(settings, model):
 
 
 def make(settings):
-  """Builds two (config, parameters) by `pair` of `configs/benchmark.py`.
-
-  Also returns the `overlap` and `perplexity` measured. Raises ValueError for
-  settings that no pair can meet.
+  """Builds two (config, parameters) by `pair` of `configs/benchmark.py`, and
+  their `overlap` and `perplexity`; ValueError if no pair can meet them.
   """
   _check(settings)
   # Measured in float32, on numbers rounded to the type of the files.
@@ -164,7 +162,6 @@ def _random(settings, config, core, number):
 
 
 def _with_scales(settings, params, scales):
-  """Sets the two scales in the final norm."""
   order = jnp.arange(len(params["norm"]["scale"]))
   scale = jnp.where(order < settings.core, *scales)
   scale = scale.astype(settings.dtype).astype(jnp.float32)
@@ -216,7 +213,6 @@ def _logits(config, params, texts):
 
 @jax.jit
 def _figures(target, draft):
-  """Computes the overlap of two logits, and the perplexity of the first."""
   t, d = (jax.nn.log_softmax(x) for x in (target, draft))
   overlap = jnp.exp(jnp.minimum(t, d)).sum(axis=-1).mean()
   return overlap, jnp.exp(-(jnp.exp(t) * t).sum(axis=-1).mean())

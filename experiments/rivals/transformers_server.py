@@ -98,7 +98,6 @@ _SETTINGS = {
 
 @contextlib.contextmanager
 def _counted(model):
-  """Yields a list that gets an entry per forward."""
   calls = []
   hook = model.register_forward_pre_hook(lambda *_: calls.append(None))
   try:
@@ -108,7 +107,6 @@ def _counted(model):
 
 
 def _wait():
-  """Waits until the device has finished its work."""
   if torch.cuda.is_available():
     torch.cuda.synchronize()
 

@@ -24,22 +24,17 @@ def bleu_against(text, references):
   return sacrebleu.sentence_bleu(text, references).score
 
 
-def rouge_l(texts, references):
-  """Returns `[R]`, F-measure of the longest common subsequence, in 0..100."""
-  return _rouge("rougeL", texts, references)
-
-
-def rouge_2(texts, references):
-  """Returns `[R]`, F-measure of the pairs of words, in 0..100."""
-  return _rouge("rouge2", texts, references)
-
-
 def _rouge(name, texts, references):
+  """Returns `[R]`, an F-measure in 0..100."""
   # pylint: disable-next=import-outside-toplevel
   from rouge_score import rouge_scorer
   scorer = rouge_scorer.RougeScorer([name], use_stemmer=True)
   return np.array([100 * scorer.score(reference, text)[name].fmeasure
                    for text, reference in zip(texts, references)])
+
+
+# Of the longest common subsequence, and of the pairs of words.
+rouge_l, rouge_2 = (functools.partial(_rouge, x) for x in ("rougeL", "rouge2"))
 
 
 def distinct_2(texts):

@@ -49,11 +49,9 @@ one alone and of the most tokens alone."""
 
 
 class Fit(NamedTuple):
-  """`constant + sum(slopes * log10(x))`, and the explained share of variance.
-
-  `slopes` say what ten times as much of a variable adds; `r2` is NaN where all
-  values are equal.
-  """
+  """`constant + sum(slopes * log10(x))`, and its share of the variance."""
+  # `slopes` say what ten times as much of a variable adds; `r2` is NaN where
+  # all values are equal.
   constant: float
   slopes: tuple[float, ...]
   r2: float

@@ -140,7 +140,6 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
 
 
 def _specs(draft, batch, packs=True):
-  """Returns specifications of all candidates, plain decoding in front."""
   drafts = ("head" if isinstance(draft, dj.Head) else "model" if draft else
             "none")
   found = {method_specs.read(PLAIN): PLAIN}
@@ -242,7 +241,6 @@ def _step_seconds(samples) -> float:
 
 
 def _draft_cost(pair, batch, prompt_length, lengths, budget, plain) -> float:
-  """Returns the cost of a draft forward in steps of plain decoding."""
   # Heads run within a step alone: theirs is taken from their size.
   if not isinstance(pair.draft, dj.LanguageModel):
     return pair.parameter_ratio if pair.draft else 0.0
@@ -272,7 +270,6 @@ def _finding(spec, samples, plain, draft_cost) -> _Finding:
 
 
 def _choice(findings, sizes) -> Choice:
-  """Chooses among findings; plain decoding comes first."""
   plain, *others = findings
   best = max(others or [plain], key=lambda x: x.measured)
   good = [x for x in others if x.measured >= _KEPT * best.measured]

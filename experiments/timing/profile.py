@@ -79,7 +79,6 @@ def table(of_step, operations) -> str:
 
 
 def _events(path):
-  """Yields (program, operation, nanoseconds) of compiled programs."""
   for plane in ProfileData.from_file(str(path)).planes:
     for line in plane.lines:
       for event in line.events:
@@ -89,7 +88,6 @@ def _events(path):
 
 
 def _programs():
-  """Yields (name, text) of the compiled programs that are loaded."""
   for executable in jax.devices()[0].client.live_executables():
     for module in executable.hlo_modules():
       yield module.name, module.to_string()

@@ -2,11 +2,9 @@
 
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
-forward as the features; level l counts 0.8^l, but for losses of whole paths. A
-batch may bring the features, see `feature_shards`. Some heads make hidden
-states too, which are compared with the target's own: of FSPAD they are another
-output than the logits are of (partial alignment distillation, arXiv 2408.15562,
-section 3.2), of Clover-2 and Chimera the same.
+forward as the features; level l counts 0.8^l, but for losses of whole paths.
+Some heads make hidden states too, which are compared with the target's own
+(partial alignment distillation, arXiv 2408.15562, section 3.2).
 
 A head may draft the most frequent tokens alone: its output layer is then rows
 of the target's, which are not learned, and it is compared with the target's

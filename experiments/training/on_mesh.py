@@ -4,9 +4,7 @@ Models compute as they decode, inside of a `jax.shard_map` over "data" whose
 "model" is left to the compiler (`models.transformer.sharding`). Losses are
 means over all rows, in the program around it: what they and the gradients of
 parameters need of other devices is summed by the compiler. So the numbers are
-those of one device but for the order of sums.
-
-A mesh of None is one device.
+those of one device but for the order of sums. A mesh of None is one device.
 """
 
 import itertools
@@ -117,7 +115,6 @@ def check_rows(config, value: str, data: int) -> None:
 
 
 def _written_rows(config) -> list[int]:
-  """Returns how many texts a teacher writes together, if it does."""
   own = own_texts.is_source(config)
   return [config.sample_batch] * bool(own or config.sample_fraction) + [
       own_texts.CHUNK] * own
@@ -143,16 +140,10 @@ def by_rows(mesh, compute):
   return call
 
 
-def causal_logits(lm, mesh):
+def logits(lm, mesh, compute=transformer.causal_logits):
   """Returns `(params, tokens [B, T]) -> logits [B, T, V]`, split over V."""
   return by_rows(mesh, lambda params, tokens: vocabulary.split(
-      transformer.causal_logits(lm, params, tokens)))
-
-
-def bidirectional_logits(lm, mesh):
-  """Returns the same function of a model whose tokens all see each other."""
-  return by_rows(mesh, lambda params, tokens: vocabulary.split(
-      transformer.bidirectional_logits(lm, params, tokens)))
+      compute(lm, params, tokens)))
 
 
 def put_rows(mesh, batch):

@@ -6,10 +6,9 @@ file, or written by the target as well: its chat template, cut off where a user
 speaks, is continued by what users say (Magpie, arXiv 2406.08464). A target
 without a template begins with its first token.
 
-Texts are sampled in the batch queue, so that a row that has ended makes room
-for the next prompt, and kept in files of `CHUNK` texts each: a run that was
-killed goes on after the last file. A drafter that is to serve greedy decoding
-too needs greedy answers among them.
+Texts are kept in files of `CHUNK` texts each: a run that was killed goes on
+after the last file. A drafter that is to serve greedy decoding too needs greedy
+answers among them.
 """
 
 import functools
@@ -100,7 +99,6 @@ def data(config, tokenizer, teacher) -> batches.Data:
 
 
 def _prompts_of_file(config):
-  """Reads prompts: texts, or lists of messages."""
   found = records.load(config.prompts, by_line=True, name="--config.prompts")
   return [x.value if isinstance(x.value, str)
           else records.find(x, config.prompts_field) for x in found]
@@ -125,8 +123,6 @@ def _template(name, tokenizer):
 
 
 class _Writer:
-  """Writes texts after prompts, a file after the other."""
-
   def __init__(self, config, tokenizer, teacher):
     self.config, self.teacher = config, teacher
     self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None

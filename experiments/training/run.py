@@ -79,7 +79,8 @@ def check(config) -> None:
     if not config[name]:
       raise ValueError(f"--config.{name}='' must name a folder.")
   for name in ("steps", "batch_tokens", "log_every", "eval_every",
-               "eval_windows", "checkpoint_every"):
+               "eval_windows", "checkpoint_every",
+               *(["head_depth"] if config.head else [])):
     if config[name] < 1:
       raise ValueError(f"--config.{name}={config[name]} must be at least 1.")
   for name in ("learning_rate", "matrix_learning_rate", "clip"):
@@ -122,7 +123,6 @@ def check(config) -> None:
 
 
 def _check_pieces(config):
-  """Raises a ValueError for what no dual encoder is trained on."""
   size = config.prefix_length + config.suffix_length
   if config.prefix_length < 1 or config.suffix_length < 4 or any(
       length % size for length in config.windows):
@@ -137,7 +137,6 @@ def _check_pieces(config):
 
 
 def _check_head(config):
-  """Raises a ValueError for a head that cannot be trained."""
   if config.head not in head_objectives.KINDS:
     raise ValueError(f"--config.head={config.head!r} is not one of "
                      f"{', '.join(head_objectives.KINDS)}.")
@@ -149,9 +148,6 @@ def _check_head(config):
     if config[name] and (config[name] < 0 or config.head not in kinds):
       raise ValueError(f"--config.{name}={config[name]} must be positive, and "
                        f"is of --config.head={' or '.join(kinds)} alone.")
-  if config.head_depth < 1:
-    raise ValueError(f"--config.head_depth={config.head_depth} must be at "
-                     "least 1.")
   for name in ("head_vocab", "keep_features"):
     if config[name] and not own_texts.is_source(config):
       raise ValueError(f"--config.{name}={config[name]} needs texts that stay "
@@ -174,7 +170,6 @@ def _check_samples(config):
 
 
 def _check_export(config):
-  """Raises a ValueError if the exported model would replace other files."""
   export = pathlib.Path(config.export).resolve()
   # The export may replace the tokenizer's folder, as it includes the tokenizer.
   kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run"}
@@ -237,7 +232,6 @@ def _objective(config):
 
 
 def _source(config):
-  """Returns the module that reads the training data."""
   if config.canvas_tasks:
     return canvas_tasks
   if config.preferences:
@@ -301,7 +295,6 @@ def _with_head(config, run):
 
 
 def _check_start(config, head, params):
-  """Raises a ValueError for the parameters of another head."""
   shapes = jax.eval_shape(
       lambda: head_objectives.init(jax.random.key(0), head))
   kinds = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
@@ -372,20 +365,19 @@ def _tokenizer(config, source, vocab_size):
   """Reads the tokenizer; trains it, if the folder that is named has none."""
   if not config.tokenizer:
     return tokenizers.load(config.teacher)
-  multihost.from_first(lambda: _write_tokenizer(config, source, vocab_size),
-                       ValueError)
+
+  def write():
+    try:
+      found = tokenizers.has(resolve.folder(config.tokenizer))
+    except FileNotFoundError:
+      found = False
+    if not found:
+      tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
+                      tokenizers.train(source.texts(config), vocab_size),
+                      config.tokenizer)
+
+  multihost.from_first(write, ValueError)
   return tokenizers.load(config.tokenizer)
-
-
-def _write_tokenizer(config, source, vocab_size):
-  try:
-    found = tokenizers.has(resolve.folder(config.tokenizer))
-  except FileNotFoundError:
-    found = False
-  if not found:
-    tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
-                    tokenizers.train(source.texts(config), vocab_size),
-                    config.tokenizer)
 
 
 def fingerprint(config, run: Run) -> str:
@@ -399,7 +391,6 @@ def fingerprint(config, run: Run) -> str:
 
 
 def _check_room(config, teacher):
-  """Raises a ValueError if the teacher cannot write so long a sample."""
   if (config.sample_fraction or own_texts.is_source(config)) and (
       teacher.max_length) and (
       config.sample_length > teacher.max_length):
@@ -427,26 +418,19 @@ def updates(config, run: Run):
     split = shardings(config, run), NamedSharding(mesh, PartitionSpec())
   make = lambda objective: training_steps.make_step(config, objective, split)
   if run.head:
-    by_name = {name: make(head_objectives.objective(
-        run.head, _LOSSES[name], mesh))
-               for name in (config.loss, config.final_loss)}
-    return _by_step(config, run, by_name)
-  lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
-      run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
-  if run.teacher is None:
-    update = make(training_steps.objective(run.task, lm, mesh))
-    return lambda _, state, batch: update(state, on_mesh.put_rows(mesh, batch))
-  by_name = {
-      name: make(training_steps.distillation(
-          lm, run.teacher, losses.DISTILLATION[name], mesh))
-      for name in (config.loss, config.final_loss)}
-  return _by_step(config, run, by_name)
-
-
-def _by_step(config, run, by_name):
+    objective = functools.partial(head_objectives.objective, run.head)
+  else:
+    lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
+        run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
+    if run.teacher is None:
+      update = make(training_steps.objective(run.task, lm, mesh))
+      return lambda _, state, batch: update(
+          state, on_mesh.put_rows(mesh, batch))
+    objective = functools.partial(training_steps.distillation, lm, run.teacher)
+  by_name = {name: make(objective(_LOSSES[name], mesh))
+             for name in (config.loss, config.final_loss)}
   return lambda step, state, batch: by_name[training_steps.loss_at(
-      config, step)](state, on_mesh.put_rows(run.mesh, batch),
-                     run.teacher_params)
+      config, step)](state, on_mesh.put_rows(mesh, batch), run.teacher_params)
 
 
 def teacher_samples(config, run: Run) -> np.ndarray | None:

@@ -111,18 +111,15 @@ def rounded(params, dtype):
 
 
 class Task(NamedTuple):
-  """An objective without a teacher, and what is reported of it.
-
-  `metrics` is `(lm, mesh) -> ((params, batch) -> metrics)`; their
-  `held_out_loss` is what training minimises.
-  """
+  """An objective without a teacher, and what is reported of it."""
+  # `metrics` is `(lm, mesh) -> ((params, batch) -> metrics)`; their
+  # `held_out_loss` is what training minimises.
   metrics: Callable[..., Any]
   outputs: int = 0  # of the architecture, see `transformer.Config`
 
 
 def _language(lm, mesh):
-  """Next-token cross entropy."""
-  causal_logits = on_mesh.causal_logits(lm, mesh)
+  causal_logits = on_mesh.logits(lm, mesh)
   return lambda params, batch: {"held_out_loss": losses.cross_entropy(
       causal_logits(params, batch.tokens[:, :-1]), batch.tokens[:, 1:],
       batch.weights)}
@@ -133,7 +130,7 @@ def _masked(lm, mesh):
   # The last token is the mask. The loss is the mean over rows and masked
   # tokens, the bound on -log p in nats a token.
   mask_id = lm.vocab_size - 1
-  whole_logits = on_mesh.bidirectional_logits(lm, mesh)
+  whole_logits = on_mesh.logits(lm, mesh, transformer.bidirectional_logits)
 
   def metrics(params, batch):
     targets = batch.tokens[:, 1:]
@@ -148,7 +145,7 @@ def _masked(lm, mesh):
 
 def _preference(lm, mesh):
   """Rewards of rows 0, 2, ... over those of 1, 3, ..., at their last tokens."""
-  values_of = on_mesh.causal_logits(lm, mesh)
+  values_of = on_mesh.logits(lm, mesh)
 
   def metrics(params, batch):
     values = values_of(params, batch.tokens[:, :-1])[..., 0]
@@ -202,8 +199,8 @@ def objective(task: Task, lm, mesh=None):
 
 def distillation(lm, teacher, loss, mesh=None):
   """Returns the objective of distillation: `loss` against the teacher."""
-  causal_logits = on_mesh.causal_logits(lm, mesh)
-  target_logits = on_mesh.causal_logits(teacher, mesh)
+  causal_logits = on_mesh.logits(lm, mesh)
+  target_logits = on_mesh.logits(teacher, mesh)
 
   def compare(params, batch, teacher_params):
     # The last token is only a target of language modelling.
@@ -228,8 +225,8 @@ def evaluator(task, lm, teacher=None, mesh=None):
   metrics = task.metrics(lm, mesh)
   if teacher is None:
     return jax.jit(lambda params, batch, _: metrics(params, batch))
-  causal_logits = on_mesh.causal_logits(lm, mesh)
-  target_logits = on_mesh.causal_logits(teacher, mesh)
+  causal_logits = on_mesh.logits(lm, mesh)
+  target_logits = on_mesh.logits(teacher, mesh)
 
   @jax.jit
   def evaluate(params, batch, teacher_params):

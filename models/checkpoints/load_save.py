@@ -4,7 +4,7 @@
     params/          parameters, written by orbax
     digests.json     of each parameter, see `models.checkpoints.digests`
     tokenizer.json   for `models.text.tokenizers`, if there is one
-    metadata.json    how the model came about, if somebody told
+    metadata.json    for people to read, if given
 """
 
 import contextlib

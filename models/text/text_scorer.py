@@ -21,14 +21,11 @@ from models.transformer import language_models
 
 def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
            capacity: int) -> Callable[..., np.ndarray]:
-  """Returns a function that scores texts by a model's output at their ends.
-
-  `lm` has `outputs=1`; `capacity` is the number of last tokens of prompt and
-  text that are read. The result is `(texts, prompts) -> [N]` float32; prompt
-  and text are joined and encoded together. It runs on a CPU, which a callback
-  of a program on another device may use. Raises ValueError for a capacity that
-  the model does not have.
-  """
+  """Returns `(texts, prompts) -> [N]` float32, a model's output at the ends of
+  texts. `lm` has `outputs=1` and reads the last `capacity` tokens of prompt and
+  text, encoded together. It runs on a CPU, which a callback of a program on
+  another device may use. Raises ValueError for a capacity that the model does
+  not have."""
   if not 1 <= capacity <= (lm.max_length or capacity):
     raise ValueError(
         f"capacity={capacity}: 1 to {lm.max_length}, the length of the reward "

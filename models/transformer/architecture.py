@@ -33,11 +33,11 @@ class Config:
   # cannot be trained here.
   num_experts: int = 0
   experts_per_token: int = 0  # How many experts a token uses
-  # Whether their weights are normalised to sum to one
+  # Whether the weights of a token's experts are normalised to sum to one
   normalize_experts: bool = True
   # Width of an expert that all tokens use; 0: there is none
   shared_dim: int = 0
-  shared_gate: bool = True  # Whether it is scaled by a gate of its own
+  shared_gate: bool = True  # Whether a gate scales the shared expert
   # "softmax"; or "sigmoid", whose experts are chosen with a trained correction
   # of each expert's score
   router: str = "softmax"
@@ -48,7 +48,7 @@ class Config:
   # What the weights of a token's experts are multiplied by
   expert_scale: float = 1.0
   dense_layers: int = 0  # The first layers, which have no experts
-  dense_dim: int = 0  # Width of their feed-forward layer
+  dense_dim: int = 0  # Width of the feed-forward layer of `dense_layers`
   # Channels of a token that all heads make keys and values of, see
   # `latent_attention`, which has the next three too; 0: there are none
   latent_dim: int = 0
@@ -74,7 +74,7 @@ class Config:
   norm_eps: float = 1e-5  # Added to the variance
   # Whether each query head and each key head is normalised
   qk_norm: bool = False
-  # Whether all query heads together are, and all key heads
+  # Whether all query heads together are normalised, and all key heads
   joint_qk_norm: bool = False
   # Whether the outputs of attention are multiplied by the sigmoid of a
   # projection
@@ -90,7 +90,7 @@ class Config:
   # Channels of a head
   linear_key_dim: int = 0
   linear_value_dim: int = 0
-  linear_conv: int = 0  # Tokens that their convolutions see
+  linear_conv: int = 0  # Tokens that the convolutions see
   # Norms after the residual sums, and none before the output layer
   post_norm: bool = False
   # Norms before attention and feed-forward layer, and of their outputs before
@@ -101,7 +101,7 @@ class Config:
   # Whether attention and feed-forward layer read the same residual stream, each
   # by its own norm
   parallel: bool = False
-  # What their outputs are multiplied by before the sum
+  # Factor of the outputs of attention and feed-forward layer before the sum
   residual_scale: float = 1.0
   # Width of embedding and output layer, if projections lie between them and the
   # residual stream; 0: `dim`, without projections
@@ -123,7 +123,8 @@ class Config:
   full_every: int = 0
   # Numbers of other layers that have attention among layers with a state
   attention_layers: tuple[int, ...] = ()
-  rope_full: bool = True  # Whether queries and keys of these layers are rotated
+  # Whether queries and keys of layers that see all positions are rotated
+  rope_full: bool = True
   # Whether channels 2 i and 2 i + 1 are rotated together, of latent attention;
   # else i and i + half of them
   rope_interleaved: bool = False

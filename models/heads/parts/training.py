@@ -27,7 +27,7 @@ class Kind(NamedTuple):
   predict: Callable[..., Any]
   # `(target) -> layers` whose outputs it reads
   kept: Callable[..., tuple[int, ...]] = formats.last
-  # What their distance counts, of what the distributions do
+  # Weight of the distance of hidden states, relative to the distributions
   feature_weight: float = 0.0
   # `(config, count) -> config` of a head that drafts so many tokens alone; None
   # if it drafts all
@@ -77,12 +77,10 @@ def with_chains(length: int, places, count: int):
 
 def of_pairs(unrolled):
   """Returns `predict` of a head that reads pairs of features and tokens.
-
   `unrolled(config, target, params, target_params, features, tokens [B, T],
-  depth)` returns logits `[B, depth, T, V]` of the token after each; or these
-  and hidden states `[B, depth, T, F]` that stand for the target's normed ones.
-  Those of pair t of level i are meant for t >= i.
-  """
+  depth)` returns logits `[B, depth, T, V]` of the token after each, maybe with
+  hidden states `[B, depth, T, F]` in place of the target's normed ones; pair t
+  of level i counts for t >= i."""
   @functools.wraps(unrolled)
   def predict(config, target, params, target_params, features, tokens, depth):
     found = unrolled(config, target, params, target_params, features,
