@@ -134,10 +134,9 @@ def _chosen(pair, prompts):
 
 
 def complete(method, pair, prompts, room, size, path):
-  """Decodes prompts and samples that have no text in the results at `path`.
+  """Decodes what the results at `path` lack; returns all records.
 
-  `room` is the most tokens of a prompt, `size` the rows of one program. Returns
-  the records of this and of earlier starts.
+  `room` is the most tokens of a prompt, `size` the rows of one program.
   """
   wanted = [(i, j) for i in range(len(prompts))
             for j in range(_NUM_SAMPLES.value)]

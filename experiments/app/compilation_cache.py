@@ -15,12 +15,9 @@ _COMPRESSIONS = ("compression.zstd", "zstandard", "zlib")
 
 
 def keep(folder):
-  """Keeps compiled programs in a folder, for the next start.
-
-  JAX writes entries in place and never replaces them: one that a kill has cut
-  short would fail to load at every start. It is removed.
-  """
-  # Of several processes the first one writes.
+  """Keeps compiled programs in a folder, for the next start."""
+  # JAX never replaces an entry that a kill has cut short, which would fail to
+  # load at every start. Of several processes the first one writes.
   for path in pathlib.Path(folder).glob(_ENTRIES):
     if multihost.first() and path.is_file() and not _is_whole(
         path.read_bytes()):

@@ -57,9 +57,7 @@ def _rates(records):
   lines = [["rows", "method", "tokens/s", "of plain", "tokens a step",
             "ms a step", "s to compile"]]
   plain = {}
-  for x in records:
-    if "compile_seconds" not in x:
-      continue
+  for x in (x for x in records if "compile_seconds" in x):
     rate = x["tokens"] / x["seconds"]
     plain.setdefault(x["rows"], rate)
     lines.append([

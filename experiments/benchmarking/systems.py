@@ -148,15 +148,14 @@ def with_dtype(pair, dtype):
 
 def remarks(pair):
   """Returns lines about the types of a `Pair`."""
-  found = []
-  if pair.draft_dtype:
-    found.append(f"All drafts, ours and theirs, compute in {pair.draft_dtype}.")
-  if pair.draft_weights != quantization.DTYPE:
-    found.append(f"Matrices of our drafts are in {pair.draft_weights}.")
-  if pair.weights("float32")[0] != quantization.DTYPE:
-    found.append(f"The target is stored in {pair.dtype}. In float32 ours reads "
-                 "its matrices as stored, which are the same numbers.")
-  return found
+  return [line for holds, line in (
+      (pair.draft_dtype,
+       f"All drafts, ours and theirs, compute in {pair.draft_dtype}."),
+      (pair.draft_weights != quantization.DTYPE,
+       f"Matrices of our drafts are in {pair.draft_weights}."),
+      (pair.weights("float32")[0] != quantization.DTYPE,
+       f"The target is stored in {pair.dtype}. In float32 ours reads its "
+       "matrices as stored, which are the same numbers.")) if holds]
 
 
 def prompts(config, pair):

@@ -1,9 +1,4 @@
-"""Prompts of constrained tasks: instructions, solved examples, chat templates.
-
-A model that was trained for a task reads prompts in the form of its training
-data. Any other is told what to do, by the fields `prompt`, `chat` and `system`
-of `configs/cdsl.py`.
-"""
+"""Prompts of constrained tasks, by instructions, shots or chat templates."""
 
 from collections.abc import Callable
 

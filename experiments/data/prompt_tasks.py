@@ -1,8 +1,4 @@
-"""Prompts and references of the tasks of an experiment.
-
-A task is described by its config alone, see `configs/tasks.py`: the fields of a
-record, the template that makes a prompt of them, and whether texts end.
-"""
+"""Prompts and references of tasks, which `configs/tasks.py` describes."""
 
 import collections
 import hashlib

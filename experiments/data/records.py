@@ -1,7 +1,4 @@
-"""Reads records of a data set: from a local file, or through `datasets`.
-
-Errors name file, line and field.
-"""
+"""Reads records of a data set; errors name file, line and field."""
 
 import gzip
 import json
@@ -93,11 +90,6 @@ def _of_file(path, by_line):
     raise ValueError(f"'{path}' cannot be read: {e}.") from e
   if not text.strip():
     return []
-  if kind.suffix == ".jsonl":
-    # Not splitlines, which also splits at characters that JSON may contain.
-    lines = enumerate(text.split("\n"), 1)
-    return [_parsed(f"'{path}', line {i}", line) for i, line in lines
-            if line.strip()]
   if kind.suffix == ".json":
     values = _parsed(f"'{path}'", text).value
     if not isinstance(values, list):
@@ -105,9 +97,11 @@ def _of_file(path, by_line):
                        "of examples is needed.")
     return [Record(f"'{path}', item {i}", value)
             for i, value in enumerate(values, 1)]
-  if by_line:
+  if by_line or kind.suffix == ".jsonl":
+    make = _parsed if kind.suffix == ".jsonl" else Record
+    # Not splitlines, which also splits at characters that JSON may contain.
     lines = text.replace("\r\n", "\n").split("\n")
-    return [Record(f"'{path}', line {i}", line)
+    return [make(f"'{path}', line {i}", line)
             for i, line in enumerate(lines, 1) if line.strip()]
   return [Record(f"'{path}'", text)]
 

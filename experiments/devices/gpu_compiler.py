@@ -1,8 +1,6 @@
 """Compiles programs for GPUs without a GPU, by the compiler of `jax[cuda13]`.
 
-That compiler gives no cycles. What a small model waits for on a GPU can still
-be read from the program: how many kernels start in a step, and how many bytes
-they read and write, next to the weights that every step has to read.
+That compiler gives no cycles, but the kernels of a step and their bytes.
 """
 
 import importlib.util

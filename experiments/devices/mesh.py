@@ -1,7 +1,4 @@
-"""Decodes on many devices: rows split over "data", heads over "model".
-
-With "role:2" the drafter has devices of its own, see `decoding_jax.roles`.
-"""
+"""Decodes on many devices: rows split over "data", heads over "model"."""
 
 import contextlib
 import functools

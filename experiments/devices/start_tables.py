@@ -1,8 +1,4 @@
-"""Start tables: what a drafter without a model knows of texts, in a file.
-
-`experiments.convert --table` writes one, `--draft` reads it. Its arrays become
-`draft_params` of `dj.generate`.
-"""
+"""Start tables: what a drafter without a model knows of texts, in a file."""
 
 import hashlib
 import json

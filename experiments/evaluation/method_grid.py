@@ -54,9 +54,7 @@ def that_fit(pair, methods, points):
   """
   most = draft_levels.most(pair.draft)
   models = types.num_models(pair.draft)
-  left = [method for method in methods
-          if (not most or _levels(method) <= most)
-          and _takes(method, pair.draft)]
+  left = [method for method in methods if _fits(method, pair.draft, most)]
   if len(left) == len(methods):
     return methods, points, ""
   names = {method.name for method in left}
@@ -69,20 +67,17 @@ def that_fit(pair, methods, points):
       "another number were left out.")
 
 
-def _takes(method, draft):
-  """Tells whether a method that asks several models one by one has as many."""
+def _fits(method, draft, most):
+  """Tells whether a head of `most` levels, or so many models, can draft."""
   kind = method.sampled or method.greedy
-  if not isinstance(kind, dj.Pair) or (
-      kind.drafter.draws != dj.Draws.OF_SEVERAL):
+  if not isinstance(kind, dj.Pair):
+    return True
+  if most and draft_kind.needs_draft(method) and (
+      tree.depth(kind.drafter.layout) > most):
+    return False
+  if kind.drafter.draws != dj.Draws.OF_SEVERAL:
     return True
   try:
     return bool(language_model.draft_calls(kind.drafter, draft))
   except ValueError:
     return False
-
-
-def _levels(method):
-  """Returns the levels that a drafter drafts for a method; 0 without one."""
-  kind = method.sampled or method.greedy
-  drafts = isinstance(kind, dj.Pair) and draft_kind.needs_draft(method)
-  return tree.depth(kind.drafter.layout) if drafts else 0

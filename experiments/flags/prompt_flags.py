@@ -18,10 +18,8 @@ _ARGUMENTS = flags.DEFINE_string(
 
 
 def encoder(tokenizer, target, now=None):
-  """Returns `prompt -> list of tokens`; of a chat, a list of messages as well.
-
-  It raises ValueError for messages that the template refuses. `now` is a date
-  for `chat_template.load`.
+  """Returns `prompt -> list of tokens`; of a chat, a list of messages as well,
+  with ValueError for those that the template refuses. `now` is its date.
   """
   if not CHAT.value:
     for flag in (_SYSTEM, _ARGUMENTS):

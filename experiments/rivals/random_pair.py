@@ -43,10 +43,8 @@ def config_of(settings, model):
 
 
 def make(settings):
-  """Builds two (config, parameters) by `pair` of `configs/benchmark.py`.
-
-  Also returns the `overlap` and `perplexity` measured. Raises ValueError for
-  settings that no pair can meet.
+  """Builds two (config, parameters) by `pair` of `configs/benchmark.py`, and
+  their `overlap` and `perplexity`; ValueError if no pair can meet them.
   """
   _check(settings)
   # Measured in float32, on numbers rounded to the type of the files.

@@ -1,7 +1,4 @@
-"""Metrics of sets of texts: how good the best is, and how they differ.
-
-For beams and samples of one prompt. Words are what white space separates.
-"""
+"""Metrics of sets of texts of one prompt; white space separates words."""
 
 import numpy as np
 

@@ -64,14 +64,12 @@ def bandwidth() -> float:
 
 
 def sizes(config, params) -> Sizes:
-  """Returns the amounts that a forward of a transformer reads and multiplies.
-
-  Left out is a table of embeddings that is not also the output layer, of which
-  few rows are read; of experts those of one token count.
+  """Returns what a forward reads and multiplies; of experts, those of a token.
   """
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(
                 params, is_leaf=quantization.is_matrix)}
+  # Of a table of embeddings that is no output layer few rows are read.
   tables = {"positions"} | ({"embedding"} if "head" in leaves else set())
   weights = multiplied = 0
   for name, leaf in leaves.items():

@@ -1,8 +1,4 @@
-"""Trains the filter of Learn2PD (arXiv 2509.25188).
-
-It learns from traces of static decoding: after each forward, whether what the
-model would fill in at a position is what the position ends with.
-"""
+"""Trains the filter of Learn2PD (arXiv 2509.25188) on traces of decoding."""
 
 import functools
 from typing import NamedTuple

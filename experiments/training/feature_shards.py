@@ -1,9 +1,7 @@
 """The teacher's hidden states over the texts of a run, kept on disk.
 
-A head is trained on the same texts several times, and what it reads of its
-target does not change: it is computed once, and read from files, each of
-`_ROWS` rows of about the same length, in 16 bits. A run that was killed goes on
-after the last file.
+A head is trained on the same texts several times: what it reads of its target
+is computed once. A run that was killed goes on after the last file.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Training losses of language models and of reward models.
 
-A distillation loss compares the distributions of a teacher and a student at
-each position of a text; every loss is a mean over positions, with weights. One
-of `PATHS` compares those of all levels that a head drafts after a position.
+Every loss is a mean over positions, with weights. One of `PATHS` compares the
+distributions of all levels that a head drafts after a position.
 """
 
 import jax

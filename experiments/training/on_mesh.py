@@ -4,9 +4,7 @@ Models compute as they decode, inside of a `jax.shard_map` over "data" whose
 "model" is left to the compiler (`models.transformer.sharding`). Losses are
 means over all rows, in the program around it: what they and the gradients of
 parameters need of other devices is summed by the compiler. So the numbers are
-those of one device but for the order of sums.
-
-A mesh of None is one device.
+those of one device but for the order of sums. A mesh of None is one device.
 """
 
 import itertools

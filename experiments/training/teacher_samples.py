@@ -1,8 +1,4 @@
-"""Texts that a teacher writes, for its student to learn from.
-
-A draft model continues text of its target, so this is the text on which the
-two distributions must agree.
-"""
+"""Texts that a teacher writes, for its student to learn from."""
 
 import pathlib
 import sys
