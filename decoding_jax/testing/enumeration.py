@@ -242,7 +242,8 @@ def _by_rule(rule, layout, tree: DraftTree, target):
         tokens, valid)
     left = reach[node] * jnp.cumprod(jnp.append(1.0, 1 - chances))
     # Of children with the same token, the first one has the subtree.
-    twins = indices[jnp.argmax(valid & (tokens[:, None] == tokens), axis=1)]
+    twins = indices[jnp.argmax(
+        valid[None] & (tokens[:, None] == tokens[None]), axis=1)]
     return (reach.at[twins].add(left[:-1] * chances),
             ends.at[node].set(left[-1]),
             rests.at[node].set(jnp.where(valid.any(), rest, own)))
@@ -262,11 +263,12 @@ def _by_search(find, layout, tree: DraftTree, target):
   chances = jnp.where(tree.valid, jax.vmap(lambda node: largest_uniform(
       lambda u: at(node, u)[0] == node, 1.0 - 1e-15))(nodes), 0).at[0].set(1)
   # Those before a node: its descendants, and all below its elder siblings.
-  elder = tree.parents[:, None] == tree.parents
-  elder &= nodes[:, None] > nodes
+  elder = tree.parents[:, None] == tree.parents[None]
+  elder &= nodes[:, None] > nodes[None]
   before = jnp.einsum("ni,ij,mj->nm", tree.mask * 1, elder * 1, tree.mask * 1)
-  before = ((before > 0) | tree.mask.T) & (nodes[:, None] != nodes)
-  left = jnp.where(before, 1 - chances, 1).prod(axis=1)
+  before = ((before > 0) | tree.mask.T) & (
+      nodes[:, None] != nodes[None])
+  left = jnp.where(before, 1 - chances[None], 1).prod(axis=1)
   return chances * left, jax.vmap(lambda node: at(node, 0.0)[1])(nodes)
 
 
