@@ -1,4 +1,4 @@
-"""Imports run downwards, by folder: a file imports from lower floors alone.
+"""Imports run downwards, by folder, and each folder has a budget of lines.
 
 A file belongs to its folder's floor, so that a new file needs no entry here.
 Files of one folder may import each other, in no circle. Imports are read from
@@ -67,6 +67,48 @@ LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 OPTIONAL = {
     ("decoding_jax.grammars.engines.llguidance_engine", "llguidance"),
     ("decoding_jax.grammars.engines.xgrammar_engine", "xgrammar")}
+
+# Lines of Python and C++ that a folder may have; who adds, removes. A folder
+# that shrinks gives its budget back.
+BUDGETS = {
+    "configs": 1500,
+    "decoding_jax": 2800,
+    "decoding_jax/canvas": 1100,
+    "decoding_jax/grammars": 4350,
+    "decoding_jax/kernels": 3550,
+    "decoding_jax/methods": 2650,
+    "decoding_jax/processors": 800,
+    "decoding_jax/rewards": 1000,
+    "decoding_jax/runtime": 1100,
+    "decoding_jax/search": 2650,
+    "decoding_jax/speculation": 4750,
+    "decoding_jax/testing": 950,
+    "decoding_jax/types": 800,
+    "decoding_jax/validation": 650,
+    "experiments": 2000,
+    "experiments/app": 1150,
+    "experiments/benchmarking": 1300,
+    "experiments/data": 2000,
+    "experiments/devices": 2500,
+    "experiments/evaluation": 1200,
+    "experiments/flags": 1050,
+    "experiments/harness": 650,
+    "experiments/rivals": 1400,
+    "experiments/scoring": 300,
+    "experiments/timing": 700,
+    "experiments/training": 1750,
+    "models": 650,
+    "models/checkpoints": 650,
+    "models/folders": 450,
+    "models/gguf": 800,
+    "models/heads": 2900,
+    "models/huggingface": 3350,
+    "models/testing": 600,
+    "models/text": 1600,
+    "models/transformer": 2900,
+}
+# The same of studies, which nothing imports.
+STUDIES = 600
 
 
 def modules(package):
@@ -204,3 +246,34 @@ def test_control_right_imports_are_not(name, source):
 def test_control_a_new_folder_has_no_floor():
   assert height("decoding_jax.utils.new") is None
   assert height("decoding_jax.methods.new") == len(LIBRARY) - 3
+
+
+def sizes():
+  """Returns folders, and packages for files beside them, with their lines."""
+  lines = {}
+  for package in BELOW:
+    for path in sorted((REPOSITORY / package).rglob("*")):
+      if path.suffix in (".py", ".cc", ".h"):
+        parts = path.relative_to(REPOSITORY).parts[:-1][:2]
+        folder = "/".join(parts)
+        text = path.read_text("utf-8")
+        lines[folder] = lines.get(folder, 0) + text.count("\n")
+  return lines
+
+
+def test_folders_keep_their_budgets():
+  """A feature pays for itself: what is above its budget removes first."""
+  lines = sizes()
+  assert lines.pop("experiments/studies") <= STUDIES
+  assert lines.keys() == BUDGETS.keys(), "a new folder needs a budget"
+  above = {folder: f"{count} lines, of {BUDGETS[folder]}"
+           for folder, count in lines.items() if count > BUDGETS[folder]}
+  assert not above
+
+
+def test_each_program_is_named_in_a_guide():
+  guide = "".join(path.read_text("utf-8") for path in (
+      REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")))
+  programs = [name for name in PROGRAMS if name != "__main__"]
+  assert len(programs) <= 13
+  assert not [x for x in programs if f"experiments.{x}" not in guide]
