@@ -217,7 +217,7 @@ def test_equal_layers_are_one_function():
         transformer.language_model(config), transformer.abstract_params(config),
         shape(1, 3))
     return found_on("tpu", program, lambda x: x.name == "func.func" and (
-        x.attributes["sym_name"].value.startswith("layer")))
+        x.attributes["sym_name"].value.startswith("core_fn")))  # Of nn.jit.
 
   assert functions() == 1
   assert functions(window=2, full_every=2) == 2

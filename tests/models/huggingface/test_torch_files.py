@@ -50,7 +50,6 @@ def test_a_file_written_by_hand(path):
     assert got.dtype == expected.dtype and not found[name].refusal
     assert found[name].shape == got.shape
     np.testing.assert_array_equal(got, expected)
-  np.testing.assert_array_equal(found["matrix"].rows(1, 3).read(), matrix[1:])
 
 
 def test_several_files(path):
@@ -151,7 +150,7 @@ def test_an_archive_with_a_name_twice(path):
 
 
 @pytest.mark.parametrize("content, message", [
-    (b"version https://git-lfs.github.com/spec/v1\n", "not a zip file"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
     (pickle.dumps(0x1950a86a20f9469cfc6c, 2), "format of torch before 1.6"),
     (b"", "not a zip file")])
 def test_files_of_another_format(path, content, message):
