@@ -307,7 +307,7 @@ def _check_samples(drafter, looks):
         twin = tree.valid[rows, other] & (tree.parents[rows, other] == parents)
         before = np.where(twin, tokens[:, other], before)
         rank = rank + twin
-        if drafter.draws != dj.Draws.WITH_REPLACEMENT:
+        if drafter.draws in (dj.Draws.WITHOUT_REPLACEMENT, dj.Draws.PRUNED):
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
       for place in set(zip(rank, before)):
