@@ -90,7 +90,7 @@ def without_taken_for_with():
 def target_for_residual():
   """What is rejected is not taken off the target's distribution."""
   rule = verifiers.recursive(False).rule
-  return expanders.gumbel_top_k((2, 2)), verifiers.Verifier(
+  return expanders.gumbel_top_k((2, 2)), dj.Verifier(
       lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t),
       verifiers.recursive(False).takes)
 

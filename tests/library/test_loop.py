@@ -96,7 +96,7 @@ def check_info(info, before, after, has_tree):
 
 def check_log_probs(tokens, valid, log_probs, greedy):
   """Those of the table, after each node that is valid."""
-  table = np.asarray(models()[0][1].table)[np.asarray(tokens)]
+  table = np.asarray(models()[0][1][0])[np.asarray(tokens)]
   best = table.argmax(axis=-1)
   probs = np.exp(log_probs)
   np.testing.assert_allclose(probs.sum(axis=-1), 1, rtol=1e-5)
