@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax.testing import enumeration
 from experiments.devices import model_pair
 from models import transformer
 from models.text import chat_template
@@ -104,41 +105,10 @@ def pad_draws(draws, size):
   return tokens, valid, np.array([p for _, p in draws])
 
 
-def largest_uniform(accepts, most):
-  """The largest uniform that is accepted, by bisection; 1 if `most` is."""
-  def halve(_, bounds):
-    low, high = bounds
-    middle = (low + high) / 2
-    inside = accepts(middle)
-    return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
-
-  low, _ = jax.lax.fori_loop(0, 60, halve, (0.0, 1.0))
-  return jnp.where(accepts(most), 1.0, low)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _acceptance(rule, target, draft, tokens, valid):
-  return jax.vmap(functools.partial(_acceptance_of_one, rule, target, draft))(
-      tokens, valid)
-
-
-def _acceptance_of_one(rule, target, draft, tokens, valid):
-  """Acceptance probability of each sibling when those before are rejected.
-
-  The rule is a black box: the probability is the largest uniform that it
-  accepts, found by bisection, with uniforms of 1 for the siblings before.
-  """
-  def of_rank(k):
-    def accepts(u):
-      uniforms = jnp.where(jnp.arange(len(tokens)) == k, u, 1.0)
-      rank, _ = rule(uniforms, target, draft, tokens, valid)
-      return rank == k
-
-    return largest_uniform(accepts, 1.0)
-
-  chances = jax.vmap(of_rank)(jnp.arange(len(tokens)))
-  _, rest = rule(jnp.ones(len(tokens)), target, draft, tokens, valid)
-  return chances, rest
+  return jax.vmap(functools.partial(enumeration.acceptance, rule, target,
+                                    draft))(tokens, valid)
 
 
 def acceptance(rule, target, draft, tokens, valid):
@@ -157,8 +127,8 @@ def acceptance(rule, target, draft, tokens, valid):
   """
   with jax.enable_x64(True):
     target, draft = jnp.asarray(target), jnp.asarray(draft)
-    chances, rests = _acceptance(rule, target, draft, tokens, valid)
-    return np.asarray(chances) * valid, np.asarray(rests)
+    return tuple(map(np.asarray, _acceptance(rule, target, draft, tokens,
+                                             valid)))
 
 
 def enumerate_rule(rule, target, draft, draws, size):
