@@ -9,8 +9,8 @@ the target mass W t instead of the distribution t:
     else  r' = max(r - d, 0) / (1 - sum of min(r, d)),  and x leaves d,
 
 where r is W t at first. A child has the weight w(v) / W times the probability
-that it is accepted there, the siblings before it being rejected; and R(v, y) is
-w(v) / W times the probability that all are rejected, times what is r(y) then.
+that it is accepted there, the siblings before it being losses; and R(v, y) is
+w(v) / W times the probability that all are losses, times what is r(y) then.
 From the deepest level up, a level ends the path, if no deeper one has, with the
 probability that the sum of its R has in what the next level leaves; the node
 and the token after it are in proportion to R.
@@ -46,7 +46,7 @@ def verifier() -> Verifier:
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):
-  """Draws the node at which the path ends; as of `paths.walk`."""
+  """Draws the node at which the path ends: `find` of `paths.walk`."""
   chances, masses = accept_chances(layout, tree, probs)
   node = kernels.gumbel_top_k(key, jnp.log(chances), 1)[1].squeeze(0)
   return node, rest_of(layout, tree, probs, masses, node)
@@ -56,20 +56,20 @@ walk = functools.partial(paths.walk, find)
 
 
 def accept_chances(layout: Layout, tree: DraftTree, probs):
-  """Returns `[M]`, the probability that a path ends at each node. And `[D +
-  1]`, W of each level. `probs` is as of `paths.walk`."""
+  """Returns `[M]`, the probability that a path ends at each node, and `[D +
+  1]`, W of each level. `probs`: see `paths.walk`."""
   size = tree_lib.max_branching(layout)
   weights = jnp.zeros_like(probs(0), shape=tree.tokens.shape).at[0].set(1)
   masses, ends = [], []
   for level in tree_lib.level_slices(layout):
     mass = weights[level].sum()
     shares = _ratio(weights[level], mass)
-    found = jax.vmap(functools.partial(_reject, size, tree, probs), (0, None))(
+    losses = jax.vmap(functools.partial(_reject, size, tree, probs), (0, None))(
         jnp.arange(level.start, level.stop), mass)
-    weights = weights.at[found.children].set(
-        shares[:, None] * found.chances, mode="drop")
-    lost = shares * found.lost
-    ends.append(_ratio(lost * found.rest.sum(axis=1), lost.sum()))
+    weights = weights.at[losses.children].set(
+        shares[:, None] * losses.chances, mode="drop")
+    lost = shares * losses.lost
+    ends.append(_ratio(lost * losses.rest.sum(axis=1), lost.sum()))
     masses.append(mass)
   deeper, chances = jnp.ones_like(mass), []
   for end in ends[:0:-1]:
@@ -94,14 +94,14 @@ class _Rejected(NamedTuple):
 
 
 def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
-  """Goes through the children of a node, all of which are rejected."""
+  """Goes through the children of a node, all of which are losses."""
   children, valid = tree_lib.children(tree, size, node)
 
   def test(state, child):
     rest, draft, lost = state
     token, there = child
     drawn, kept = (vocabulary.take(x, token) for x in (draft, rest))
-    rejected = jnp.where(there, jnp.maximum(drawn - kept, 0) /
+    losses = jnp.where(there, jnp.maximum(drawn - kept, 0) /
                          jnp.where(there, drawn, 1), 1)
     # Not 1 less the sum of the lesser ones, which would cancel.
     less = jnp.maximum(rest - draft, 0)
@@ -111,7 +111,7 @@ def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
     # By rounding alone it could be more than 1.
     return (keep(less / jnp.maximum(less.sum(), 1), rest),
             keep(_ratio(without, without.sum()), draft),
-            lost * rejected), lost * (1 - rejected)
+            lost * losses), lost * (1 - losses)
 
   target = probs(node)
   # A node of the last level has no draft distribution, and no child either.
