@@ -292,7 +292,7 @@ def _add_object(build, branch, start):
 
 
 def _next(branch, progress, other=False):
-  """Returns the progress after one more property; None if it is one too many."""
+  """Returns the progress after one more property; None if one too many."""
   if branch.most is not None and progress.count >= branch.most:
     return None
   more = not other or not progress.other

@@ -9,8 +9,8 @@ the target mass W t instead of the distribution t:
     else  r' = max(r - d, 0) / (1 - sum of min(r, d)),  and x leaves d,
 
 where r is W t at first. A child has the weight w(v) / W times the probability
-that it is accepted there, the siblings before it being losses; and R(v, y) is
-w(v) / W times the probability that all are losses, times what is r(y) then.
+that it is accepted there, the siblings before it being rejected; and R(v, y) is
+w(v) / W times the probability that all are rejected, times what is r(y) then.
 From the deepest level up, a level ends the path, if no deeper one has, with the
 probability that the sum of its R has in what the next level leaves; the node
 and the token after it are in proportion to R.
@@ -94,14 +94,14 @@ class _Rejected(NamedTuple):
 
 
 def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
-  """Goes through the children of a node, all of which are losses."""
+  """Goes through the children of a node, all of which are rejected."""
   children, valid = tree_lib.children(tree, size, node)
 
   def test(state, child):
     rest, draft, lost = state
     token, there = child
     drawn, kept = (vocabulary.take(x, token) for x in (draft, rest))
-    losses = jnp.where(there, jnp.maximum(drawn - kept, 0) /
+    rejected = jnp.where(there, jnp.maximum(drawn - kept, 0) /
                          jnp.where(there, drawn, 1), 1)
     # Not 1 less the sum of the lesser ones, which would cancel.
     less = jnp.maximum(rest - draft, 0)
@@ -111,7 +111,7 @@ def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
     # By rounding alone it could be more than 1.
     return (keep(less / jnp.maximum(less.sum(), 1), rest),
             keep(_ratio(without, without.sum()), draft),
-            lost * losses), lost * (1 - losses)
+            lost * rejected), lost * (1 - rejected)
 
   target = probs(node)
   # A node of the last level has no draft distribution, and no child either.
