@@ -12,8 +12,8 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.speculation.drafters import best_first_trees
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import NONE
-from models.testing import drafter_conformance, exactness
 from support import helpers
 from support import tiny_models as tiny
 

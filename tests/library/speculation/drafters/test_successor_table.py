@@ -7,7 +7,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.speculation.drafters import successor_table
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 V, ROWS, LENGTH = 5, 50_000, 4

@@ -10,7 +10,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.speculation.drafters import trigram_table
-from models.testing import drafter_conformance, exactness
+from decoding_jax.testing import drafter_conformance, exactness
 from support import helpers
 
 V, ROWS, LENGTH, BUCKETS = 5, 50_000, 4, 37
