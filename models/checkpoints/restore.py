@@ -78,13 +78,13 @@ def _at_once(path, read, made, shardings, known):
 
 def _one_by_one(path, whole, made, shardings, known, dtype):
   """Reads each parameter as of `whole`; returns it by `dtype` as of `made`."""
-  def place(key, kind, sharding):
+  def put(key, leaf, sharding):
     def only(this, others):
       return jax.tree_util.tree_map_with_path(
           lambda other, leaf: this(leaf) if other == key else others, whole)
 
     # Devices read their parts, unless the host rounds a matrix.
-    on_host = quantization.is_matrix(kind)
+    on_host = quantization.is_matrix(leaf)
     how = lambda leaf: (
         ocp.RestoreArgs(np.ndarray, leaf.dtype) if on_host
         else ocp.ArrayRestoreArgs(sharding=sharding, dtype=leaf.dtype))
@@ -95,16 +95,16 @@ def _one_by_one(path, whole, made, shardings, known, dtype):
     [x] = [leaf for leaf in jax.tree.leaves(read)
            if leaf is not ocp.PLACEHOLDER]
     name = transformer.param_name(key)
-    x = _checked(path, known, name, x, quantization.shape(kind))
-    x = x.astype(dtype if on_host else kind.dtype)
+    x = _checked(path, known, name, x, quantization.shape(leaf))
+    x = x.astype(dtype if on_host else leaf.dtype)
     atomic.check_finite(path.parent, name, x)
-    return quantization.place(kind, sharding, x) if on_host else x
+    return quantization.to_devices(leaf, sharding, x) if on_host else x
 
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
     if layer_stack.is_stacked(whole):  # As they were saved.
       return jax.tree_util.tree_map_with_path(
-          place, made, shardings(made), is_leaf=quantization.is_matrix)
-    return layer_stack.place_all(made, shardings, place)
+          put, made, shardings(made), is_leaf=quantization.is_matrix)
+    return layer_stack.place_all(made, shardings, put)
 
 
 def _checked(path, known, name, x, shape):

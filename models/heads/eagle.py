@@ -201,7 +201,7 @@ def _config(folder):
                             prefix)
       return Config(layer, **found), kept
   if not _holds(tensors):
-    raise ValueError(f"'{folder.path}' holds no head of a kind that is known: "
+    raise ValueError(f"'{folder.path}' holds no head of a known type: "
                      "tensors of EAGLE or FSPAD are missing.")
   layer = folder.layers(folder.fields)
   sampled = "fc.fc.weight" in tensors

@@ -96,7 +96,7 @@ def tree(like: types.Params, params: types.Params) -> types.Params:
                       like, params, is_leaf=is_matrix)
 
 
-def place(like: Any, where: Any, x: np.ndarray) -> Any:
+def to_devices(like: Any, where: Any, x: np.ndarray) -> Any:
   """Puts a parameter of the host on devices, quantised where `like` is. `like`
   are shape and type, `where` the sharding; two each of a `Matrix`."""
   def put(part, sharding):
