@@ -55,7 +55,7 @@ def check_types(path, config: transformer.Config) -> None:
 
 
 def _at_once(path, read, made, shardings, known):
-  """Reads all parameters in the types of `read`; returns those of `made`."""
+  """Reads all parameters in the types of `read`; returns them in `made`'s."""
   read = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(
           leaf.shape, leaf.dtype, sharding=sharding), read, shardings)
@@ -65,19 +65,19 @@ def _at_once(path, read, made, shardings, known):
   left, structure = jax.tree.flatten(tree)
   del tree
   left.reverse()
-  found = []
+  leaves = []
   for key, leaf in zip(keys, jax.tree.leaves(made)):
     # Nothing else holds it: what was read in another type goes at once.
     x = _checked(path, known, transformer.param_name(key), left.pop(),
                  leaf.shape)
     x = x if x.dtype == leaf.dtype else x.astype(leaf.dtype)
     atomic.check_finite(path.parent, transformer.param_name(key), x)
-    found.append(x)
-  return jax.tree.unflatten(structure, found)
+    leaves.append(x)
+  return jax.tree.unflatten(structure, leaves)
 
 
 def _one_by_one(path, whole, made, shardings, known, dtype):
-  """Reads each parameter as of `whole`; returns it by `dtype` as of `made`."""
+  """Reads each parameter as in `whole`; returns it by `dtype` as in `made`."""
   def put(key, leaf, sharding):
     def only(this, others):
       return jax.tree_util.tree_map_with_path(
@@ -138,7 +138,7 @@ def _saved(path):
 
 
 def _check_shapes(path, saved, expected):
-  """Raises an error unless names and shapes are those of a tree. Older folders
+  """Raises an error unless names and shapes match a tree's. Older folders
   have vectors `[..., F]` as `[..., F, 1]`."""
   shapes = {transformer.param_name(key): leaf.shape for key, leaf
             in jax.tree_util.tree_leaves_with_path(expected)}

@@ -117,7 +117,7 @@ def test_every_family_has_a_published_config_and_a_tensor_table():
 def test_one_base_for_both_types_of_layers(tmp_path):
   config = llamas("olmo3", reordered_norm=True, joint_qk_norm=True, window=5,
                   full_every=2)
-  with pytest.raises(ValueError, match="rope_local_theta=0.0 has no place"):
+  with pytest.raises(ValueError, match="rope_local_theta=0.0 does not fit"):
     hf_config.fields(config)
   config = dataclasses.replace(config, rope_local_theta=config.rope_theta)
   assert back(tmp_path, config) == config
