@@ -231,10 +231,6 @@ def _on_mesh(models, keys, rows, share, given):
 
 def p_value(found, expected) -> float:
   """Returns the probability that some prompt fits as badly as the worst does.
-
-  Args:
-    found: of `counts`.
-    expected: of `distributions`.
   """
   least = min(map(_p_value, found, expected))
   # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.

@@ -60,17 +60,7 @@ def vocab_size(draws, kind):
 
 
 def draw(draws, kind, contexts, dtypes=DTYPES):
-  """Draws a target and a drafter.
-
-  Args:
-    draws: `random_methods.Draws`.
-    kind: one of `KINDS` or `HEADS`.
-    contexts: texts, tuples of tokens, that the target's logits are needed of.
-    dtypes: of a transformer, one of which is drawn.
-
-  Returns:
-    `Models`.
-  """
+  """Draws a target and a drafter."""
   if is_transformer(kind):
     config = small_heads.TARGET if kind in HEADS else dataclasses.replace(
         draws.one_of(*_CONFIGS), vocab_size=draws.vocab_size)

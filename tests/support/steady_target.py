@@ -22,13 +22,7 @@ TOLERANCE = 0.1
 
 
 def make(target, params, logits):
-  """Returns a target with logits of its contexts, and its parameters.
-
-  Args:
-    target: a `dj.LanguageModel`.
-    params: its parameters.
-    logits: dict from a context, a tuple of tokens, to `[V]`.
-  """
+  """Returns a target with logits of its contexts, and its parameters."""
   size = target.vocab_size + 1
   table = np.full((size**max(map(len, logits)), target.vocab_size), np.nan)
   for context, row in logits.items():
@@ -39,12 +33,7 @@ def make(target, params, logits):
 
 
 def is_steady(logits, exact):
-  """Returns whether rounding changes distributions little enough.
-
-  Args:
-    logits: `[n, V]`.
-    exact: the same in float32.
-  """
+  """Returns whether rounding changes distributions little enough."""
   return float(_distance(logits, exact).max()) <= TOLERANCE / 2
 
 

@@ -109,11 +109,7 @@ def test_control_the_states_of_other_branches_fail(monkeypatch):
 
 
 def greedy(process):
-  """Greedy texts of `llama_models` by a loop over whole texts.
-
-  Args:
-    process: `(prompt, text, logits [V]) -> logits [V]`.
-  """
+  """Greedy texts of `llama_models` by a loop over whole texts."""
   model, found = tiny.llama_models().target, []
   for prompt, length in zip(tiny.PROMPTS, tiny.LENGTHS):
     prompt, text = prompt[:length].tolist(), []

@@ -103,16 +103,6 @@ def _probs(model, text):
   return np.asarray(jax.nn.softmax(logits[0, -1]))
 
 
-@pytest.mark.parametrize("sizes, message", [
-    (dict(branching=(3, 2), nodes=1, layers=1), "nodes=1: a number from 2"),
-    (dict(branching=(3, 2), nodes=10, layers=1), "nodes=10: a number from 2"),
-    (dict(branching=(3, 0), nodes=2, layers=1), "branching"),
-    (dict(branching=(3,), nodes=2, layers=0), "layers")])
-def test_sizes_that_cannot_be(sizes, message):
-  with pytest.raises(ValueError, match=message):
-    dj.methods.propd(**sizes)
-
-
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("config, kept", [
     (tiny.LLAMA, ()), (tiny.GEMMA, (1, 0)), (tiny.OPT, (2,))],
