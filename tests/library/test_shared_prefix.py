@@ -12,9 +12,9 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import cache_growth
 from decoding_jax.runtime import prefill
+from decoding_jax.testing import exactness
 from models import cacheless
 from models import transformer
-from models.testing import exactness
 from support import small_heads
 from support import tiny_models as tiny
 

@@ -20,7 +20,7 @@ from decoding_jax.kernels import bits
 from decoding_jax.kernels import vocabulary
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 
 # Bytes that devices of a row may exchange in a step.
 MOST_BYTES = 4096

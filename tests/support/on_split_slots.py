@@ -17,9 +17,9 @@ import numpy as np
 from decoding_jax import kernels
 import decoding_jax as dj
 from decoding_jax.kernels import split_slots
+from decoding_jax.testing import exactness
 from models import transformer
 from models.heads import eagle
-from models.testing import exactness
 from models.transformer import sharding
 from support import helpers
 from support import on_shards

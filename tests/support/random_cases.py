@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
-from models.testing import exactness
 from models.transformer import sharding
 from support import helpers
 from support import random_methods

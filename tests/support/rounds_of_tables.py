@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 V, NEW, END = 5, 14, 4

@@ -6,8 +6,8 @@ import itertools
 import jax
 import numpy as np
 
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from support import tiny_models as tiny
 
 

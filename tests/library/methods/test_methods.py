@@ -8,9 +8,9 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import exactness
 from experiments.app import method_specs
 from library import test_lowering
-from models.testing import exactness
 from support import example_methods
 
 # A name of this test alone, since the import system remembers it.

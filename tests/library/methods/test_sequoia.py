@@ -7,7 +7,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.helpers import check_same

@@ -14,7 +14,7 @@ import decoding_jax as dj
 from decoding_jax.processors import model_wrapper
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.example_methods import each

@@ -13,8 +13,8 @@ from decoding_jax import programs, sampling
 import decoding_jax as dj
 from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from support import helpers
 from support import small_heads
 from support import tiny_models as tiny

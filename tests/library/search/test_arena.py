@@ -11,8 +11,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.kernels import random
+from decoding_jax.testing import exactness
 from library.search.lookahead import test_cdlh as cdlh
-from models.testing import exactness
 from support import lookahead_reference as reference
 from support import helpers
 from support import arena_reference

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import EOS, ROWS, search, table, texts

@@ -9,7 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search import awrs, particles
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import (beams, draw, EOS, search, table, texts, V)

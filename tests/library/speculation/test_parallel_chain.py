@@ -8,7 +8,7 @@ from decoding_jax import metrics
 from decoding_jax import sampling
 import decoding_jax as dj
 from decoding_jax.speculation import parallel_chain, verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import rounds_of_tables
 from support import tiny_models as tiny

@@ -7,7 +7,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.speculation import prepared_chains, rounds, verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import on_roles
 from support import rounds_of_tables

@@ -13,8 +13,8 @@ from decoding_jax.speculation import shared_noise
 from decoding_jax.speculation.verifiers import shared_gumbel
 from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import drafter_conformance, exactness
 from models import tabular
-from models.testing import drafter_conformance, exactness
 from support import helpers
 
 NAME = "shared_gumbel"

@@ -18,7 +18,7 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation.verifiers import paths as paths_lib
 from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support.enumerated_trees import (continued, joint_distribution, run, shape,
                                       static_trees, wrong)
 from support.example_methods import each

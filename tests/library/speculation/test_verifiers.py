@@ -13,8 +13,8 @@ from decoding_jax import sampling
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from decoding_jax.types import Pair
-from models.testing import exactness
 from support import helpers
 
 TOLERANCE = 1e-12

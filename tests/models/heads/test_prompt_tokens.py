@@ -12,9 +12,8 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import drafter_conformance, exactness
 from models.heads import prompt_tokens
-from models.testing import drafter_conformance
-from models.testing import exactness
 from support import small_texts
 from support import tiny_models as tiny
 

@@ -7,8 +7,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search.lookahead import entropy_gate
+from decoding_jax.testing import exactness
 from library.search.lookahead import test_cdlh as cdlh
-from models.testing import exactness
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
 

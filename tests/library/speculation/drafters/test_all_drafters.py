@@ -9,7 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
-from models.testing import drafter_conformance, exactness
+from decoding_jax.testing import drafter_conformance, exactness
 from support import helpers
 from support import tiny_models as tiny
 

@@ -12,7 +12,7 @@ from decoding_jax.speculation import drafters, expanders
 from decoding_jax.speculation.drafters import best_first_trees
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import NONE
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 

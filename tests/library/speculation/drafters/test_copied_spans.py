@@ -10,8 +10,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from models.testing import drafter_conformance
-from models.testing import exactness
+from decoding_jax.testing import drafter_conformance, exactness
 from support import head_states
 from support import helpers
 from support import tiny_models as tiny

@@ -9,9 +9,9 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, tree_decoder
 from decoding_jax.speculation.drafters import masked_places
 from decoding_jax.speculation.verifiers import shared_gumbel
+from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import DecodeState, PAD
 from models import tabular
-from models.testing import drafter_conformance, exactness
 from support import masked_models as toys
 
 

@@ -12,9 +12,9 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, shared_nodes
+from decoding_jax.testing import exactness
 from decoding_jax.types import NONE
 from models import transformer
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 

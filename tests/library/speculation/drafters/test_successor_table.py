@@ -6,7 +6,7 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import successor_table
-from models.testing import exactness
+from decoding_jax.testing import exactness
 
 METHOD = dj.methods.token_recycling((3, 3), 3)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.speculation.drafters import trigram_table
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 V, BUCKETS = 5, 37

@@ -14,9 +14,8 @@ from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import union_of_trees
+from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import NONE
-from models.testing import drafter_conformance
-from models.testing import exactness
 from support import head_states
 from support import helpers
 from support import tiny_models as tiny
