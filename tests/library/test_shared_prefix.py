@@ -213,8 +213,7 @@ def _p_value(shift):
       method=METHODS[-1], target=target.lm._replace(forward=forward),
       target_params=target.params, draft=draft.lm, draft_params=draft.params,
       max_new_tokens=_LENGTH, shared_prefix=prefix)
-  counts = np.zeros((4,) * _LENGTH)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, L + 1:].T), 1)
+  counts = exactness.count(out.tokens[:, L + 1:], 4)
   return exactness.p_value(counts, probs)
 
 

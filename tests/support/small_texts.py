@@ -14,8 +14,7 @@ from support import tiny_models as tiny
 def p_value(config, prompt, tokens):
   """Of texts `[B, P + L]` after a prompt of `tiny.random_model(config)`."""
   length = tokens.shape[1] - len(prompt)
-  counts = np.zeros((config.vocab_size,) * length)
-  np.add.at(counts, tuple(np.asarray(tokens)[:, len(prompt):].T), 1)
+  counts = exactness.count(tokens[:, len(prompt):], config.vocab_size)
   return exactness.p_value(counts, _joint(config, prompt, length))
 
 

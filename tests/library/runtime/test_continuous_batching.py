@@ -97,8 +97,7 @@ def p_value_of_chunks():
       jax.random.key(2), np.tile(CONTEXT, (TEXTS, 1)).astype(np.int32),
       np.full(TEXTS, len(CONTEXT)), method=dj.methods.speculative(2),
       max_new_tokens=TEXT, rows=64, prefill_chunk=3, **given)
-  counts = np.zeros((4,) * TEXT)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, len(CONTEXT):].T), 1)
+  counts = exactness.count(out.tokens[:, len(CONTEXT):], 4)
   texts = np.array([(*CONTEXT, *x) for x in np.ndindex(counts.shape)], np.int32)
   logits = transformer.causal_logits(given["target"], given["target_params"],
                                      texts)[:, len(CONTEXT) - 1:-1]

@@ -92,8 +92,7 @@ def test_rows_that_share_a_budget_are_independent():
   """One node for two rows, so that the draft of one takes that of the other."""
   target, draft = exactness.random_tables(3)
   found = texts_of_two_rows(make(0.5, 1, 2, "recursive"), 60_000, target, draft)
-  counts = np.zeros((3,) * 4)
-  np.add.at(counts, tuple(found.reshape(-1, 4).T), 1)
+  counts = exactness.count(found.reshape(-1, 4), 3)
   rows = [exactness.joint_distribution(target, first, 2) for first in (0, 1)]
   assert exactness.p_value(counts, np.multiply.outer(*rows)) > (
       exactness.MIN_P_VALUE)
