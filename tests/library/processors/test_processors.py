@@ -359,7 +359,7 @@ def test_errors_tell_what_is_needed():
     dj.processors.apply(count, (), model, None)
   with pytest.raises(ValueError, match="type list: an Automaton, as dj.proces"):
     dj.processors.apply(dj.processors.automaton(), [1], *model)
-  with pytest.raises(ValueError, match="over 7 tokens: one over 13, those of"):
+  with pytest.raises(ValueError, match="over 7 tokens: one over the"):
     dj.processors.apply(dj.processors.automaton(),
                         dj.processors.table(np.zeros((1, 7), int)), *model)
   with pytest.raises(ValueError, match=r"reads_prompt=\[False, True\]: at lea"):
