@@ -191,6 +191,14 @@ def joint_of_model(model, prompt, count):
   return found.reshape((size,) * count)
 
 
+def p_value_of_model(model, prompt, tokens):
+  """How texts `[B, P + L]` that begin with a prompt fit a model."""
+  texts = tokens[:, len(prompt):]
+  return exactness.p_value(
+      exactness.count(texts, model.lm.vocab_size),
+      joint_of_model(model, np.array(prompt, np.int32), texts.shape[1]))
+
+
 def found_by(program, *names, devices=8):
   """Returns what a file of Python with these arguments prints last, as JSON."""
   output, errors = start(program, *names, devices=devices).communicate()
