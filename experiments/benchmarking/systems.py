@@ -136,8 +136,8 @@ def with_dtype(pair, dtype):
     return model_pair.with_params(model_pair.open_pair(
         str(pair.target), pair.head, *pair.dtypes(dtype), *pair.weights(dtype)))
   with launch.user_errors(OSError, ValueError):
-    loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
-              for folder, kind, weights in zip(
+    loaded = [checkpoints.load(folder, dtype=dtype, weights=weights)
+              for folder, dtype, weights in zip(
                   (pair.target, pair.draft), pair.dtypes(dtype),
                   pair.weights(dtype))]
     lms = vocab_alignment.align(*(lm for lm, _ in loaded), pair.vocab_size)
@@ -274,14 +274,14 @@ def _files(engine, pair, dtype, folder):
   drafts = pair.dtypes(dtype)[1]
   if pair.draft_weights == quantization.INT8:
     drafts = quantization.INT8
-  found = []
+  files = []
   for name, model, weights in (("target", pair.target, dtype),
                                ("draft", pair.draft, drafts)):
     path = pathlib.Path(folder) / f"{name}-{weights}.gguf"
     if not path.exists():
       gguf_export.write(model, path, weights)
-    found.append(path)
-  return pair.file if pair.file and dtype == "int4" else found[0], found[1]
+    files.append(path)
+  return pair.file if pair.file and dtype == "int4" else files[0], files[1]
 
 
 def _chosen(texts, entry, number):

@@ -54,20 +54,20 @@ def _shuffle():
 def _edit(joins: int, leaves: int, chosen: bool):
   """Returns the task that a person, 0 or 1, joins or leaves at one place."""
   # `chosen`: whether any place is right; else it is an argument.
-  def edit(given, place, new):
-    return given[:place] + [new] * joins + given[place + leaves:]
+  def edit(given, position, new):
+    return given[:position] + [new] * joins + given[position + leaves:]
 
   def draw(rng):
     *given, new = line(rng, int(rng.integers(SHORTEST, LONGEST + 1)) + 1)
-    place = int(rng.integers(len(given) + 1 - leaves))
-    arguments = [new] * joins + [NUMBERS[place]] * (not chosen)
-    return arguments, given, edit(given, place, new)
+    position = int(rng.integers(len(given) + 1 - leaves))
+    arguments = [new] * joins + [NUMBERS[position]] * (not chosen)
+    return arguments, given, edit(given, position, new)
 
   def is_right(arguments, given, answer):
     new = arguments[0] if joins else ""
-    found = (range(len(given) + 1 - leaves) if chosen
-             else [NUMBERS.index(arguments[-1])])
-    return any(answer == edit(given, place, new) for place in found)
+    positions = (range(len(given) + 1 - leaves) if chosen
+                 else [NUMBERS.index(arguments[-1])])
+    return any(answer == edit(given, position, new) for position in positions)
 
   return Task(draw, is_right)
 

@@ -54,8 +54,8 @@ class Gpu(NamedTuple):
 
 def kind(name) -> Gpu | None:
   """Returns the GPU that `--devices` names; None if it names none."""
-  found = _NAME.fullmatch(name.lower())
-  return Gpu(*_GPUS[found[1]]) if found and found[1] in _GPUS else None
+  match = _NAME.fullmatch(name.lower())
+  return Gpu(*_GPUS[match[1]]) if match and match[1] in _GPUS else None
 
 
 def devices(name):

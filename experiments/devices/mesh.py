@@ -133,7 +133,7 @@ def _check_roles(pair, kinds):
   if jax.process_count() > 1:
     raise ValueError(f"--mesh={value()}: one process is needed, there are "
                      f"{jax.process_count()}.")
-  if not all(getattr(kind, "rounds", None) for kind in kinds):
+  if not all(getattr(program, "rounds", None) for program in kinds):
     raise ValueError(f"--mesh={value()}: --method=pearl or ssd is needed, "
                      "which draft while the target verifies.")
   if pair.drafts.of_target or pair.drafts.is_head or (
@@ -187,18 +187,18 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   # A head on the target's features is replicated, with what it keeps. `read` is
   # `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
   groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
-  place, source = _place_of(groups[0], read), pair.source
+  placing, source = _place_of(groups[0], read), pair.source
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
-  lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
-                   else transformer.language_model(config), config)
-  drafting = place if pair.drafts.of_target else _place_of(
+  lm = placing.model(transformer.with_features(config, pair.kept) if pair.kept
+                     else transformer.language_model(config), config)
+  drafting = placing if pair.drafts.of_target else _place_of(
       groups[1], read, functools.partial(mesh_shapes.draft_size, drafts))
   with launch.user_errors(OSError, ValueError):
     # Gather logits before cutting padding off: it may end on any device.
     pair = pair.drafts.on_mesh(pair._replace(target=vocab_alignment.cut(
         lm, pair.target.vocab_size), mesh=mesh), drafting)
-    return pair.drafts.load(pair._replace(target_params=place.read(*own)),
+    return pair.drafts.load(pair._replace(target_params=placing.read(*own)),
                             drafting)
 
 
@@ -226,7 +226,7 @@ def _place_of(mesh, read, size_of=mesh_shapes.split_size):
         lm, whole=size(config) < mesh.shape[sharding.MODEL])._replace(
             reads_shared=not config.num_kv_heads % size(config))
 
-  return draft_kind.Place(read_split, replicate, model)
+  return draft_kind.Placing(read_split, replicate, model)
 
 
 def on_all(mesh, tree):

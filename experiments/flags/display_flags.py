@@ -181,8 +181,8 @@ def _tokens(generate, out, lengths):
     for tokens, end in list(zip(beams[real], ends[real]))[:TEXTS.value]:
       yield tokens[:end]
     return
-  for found in (out, generate(TEXTS.value - 1)):
-    for tokens, end in zip(np.asarray(found.tokens), found.lengths):
+  for out_ in (out, generate(TEXTS.value - 1)):
+    for tokens, end in zip(np.asarray(out_.tokens), out_.lengths):
       yield tokens[int(lengths[0]):int(end)]
 
 

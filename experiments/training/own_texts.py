@@ -99,9 +99,9 @@ def data(config, tokenizer, teacher) -> batches.Data:
 
 
 def _prompts_of_file(config):
-  found = records.load(config.prompts, by_line=True, name="--config.prompts")
+  loaded = records.load(config.prompts, by_line=True, name="--config.prompts")
   return [x.value if isinstance(x.value, str)
-          else records.find(x, config.prompts_field) for x in found]
+          else records.find(x, config.prompts_field) for x in loaded]
 
 
 def _template(name, tokenizer):

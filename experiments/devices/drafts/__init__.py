@@ -31,12 +31,12 @@ def parse(name) -> Draft:
   name = str(name)
   if not name:
     return Draft()
-  found = _first("of_name", name)
-  if found is None:
+  draft = _first("of_name", name)
+  if draft is None:
     folder = launch.model_folder(name)
     with launch.user_errors(OSError, ValueError):
-      found = _first("of_folder", name, folder)
-  return found or _module(_MODEL).Model(name)
+      draft = _first("of_folder", name, folder)
+  return draft or _module(_MODEL).Model(name)
 
 
 def of_target(target, name) -> Draft:
@@ -54,9 +54,9 @@ def help_text() -> str:
 def _first(function, *arguments):
   """Returns what the first kind with this function says that is not None."""
   for name in _others():
-    found = getattr(_module(name), function, lambda *_: None)(*arguments)
-    if found is not None:
-      return found
+    draft = getattr(_module(name), function, lambda *_: None)(*arguments)
+    if draft is not None:
+      return draft
   return None
 
 
