@@ -19,8 +19,8 @@ scheduled. These are not measured: they miss some of the time spent waiting for
 memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
 bytes that they read and write.
 
-`--tokens=2,8,16` prints instead, for a TPU, the cycles of forwards of so many
-tokens a row relative to those of one token: a tree of as many nodes pays where
+`--tokens=2,8,16` prints instead, for a TPU, the cycles of forwards of these
+tokens a row relative to one token's: a tree of as many nodes pays where
 it accepts more tokens a call. With `--mesh=model:8` a device has its part of
 each layer, without the time that it waits for sums.
 """
@@ -84,7 +84,7 @@ def main():
     raise launch.UserError(
         f"--shared_prefix={_SHARED_PREFIX.value}: fewer tokens than "
         f"--prompt_length={_PROMPT_LENGTH.value} are needed.")
-  gpu = gpu_compiler.kind(_DEVICES.value)
+  gpu = gpu_compiler.model(_DEVICES.value)
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
   budget = model_flags.memory_budget()
   sampling = dj.Sampling(_TEMPERATURE.value)

@@ -60,7 +60,7 @@ def main():
     raise launch.UserError("--model='': a folder, GGUF file or hub:owner/name "
                            "is needed.")
   results = findings(launch.model_folder(_MODEL.value), _TOKENS.value)
-  print(text_tables.plain_table([["compared", "found", "right"], *(
+  print(text_tables.plain_table([["compared", "result", "right"], *(
       [x.what, x.result, "yes" if x.right else "NO"] for x in results)]))
   wrong = [x.what for x in results if not x.right]
   if wrong:

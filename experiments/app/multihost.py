@@ -58,7 +58,7 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
     _state["joined"] = True
   except ValueError:
     restore()
-    # JAX has found no others.
+    # JAX sees no others.
     if coordinator is not None:
       raise
 

@@ -1,4 +1,4 @@
-"""The checks of a new device; each returns a record of what it found."""
+"""The checks of a new device; each returns a record of its results."""
 
 import functools
 import pathlib

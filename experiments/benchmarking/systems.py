@@ -56,7 +56,7 @@ class Pair(NamedTuple):
   def weights(self, dtype):
     """Returns formats of our matrices, if a run is in `dtype`.
 
-    Those of a target stored in bfloat16 are equal numbers in float32.
+    A target stored in bfloat16 has equal numbers in float32.
     """
     if dtype == quantization.INT8:
       return quantization.INT8, self.draft_weights
@@ -232,7 +232,7 @@ def theirs(config, servers_, texts, entry, number):
             "max_new_tokens": config.max_new_tokens, "top_k": config.top_k,
             "top_p": config.top_p, "min_p": config.min_p,
             "temperature": entry.temperature})
-  # Models may have no place in an engine's format.
+  # An engine's format may not fit a model.
   except (subprocess_server.Failure, OSError, ValueError) as e:
     return {"error": str(e)}
   calls = answer["target_calls"]

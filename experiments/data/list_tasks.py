@@ -1,9 +1,9 @@
 """List operations of ParallelBench (arXiv 2510.04767): waiting lines.
 
 A line of people, here letters, is copied, reversed, sorted or shuffled, or one
-of them joins, leaves or is replaced, at a place that is given or at any. Where
-any place is right the answer has several forms, and its tokens depend on each
-other: those are the tasks that parallel decoding breaks.
+of them joins, leaves or is replaced, at a given position or at any. Where any is
+right the answer has several forms, and its tokens depend on each other:
+parallel decoding breaks such tasks.
 """
 
 import string
@@ -52,8 +52,8 @@ def _shuffle():
 
 
 def _edit(joins: int, leaves: int, chosen: bool):
-  """Returns the task that a person, 0 or 1, joins or leaves at one place."""
-  # `chosen`: whether any place is right; else it is an argument.
+  """Returns the task that a person, 0 or 1, joins or leaves at one position."""
+  # `chosen`: whether any position is right; else it is an argument.
   def edit(given, position, new):
     return given[:position] + [new] * joins + given[position + leaves:]
 

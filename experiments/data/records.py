@@ -52,7 +52,7 @@ def texts(data, name="data") -> list[str]:
 
 
 def find(record: Record, path: str) -> Any:
-  """Returns the value at a path; arguments and errors are those of `field`."""
+  """Returns the value at a path; arguments and errors as in `field`."""
   value = record.value
   for part in path.split(".") if path else ():
     try:

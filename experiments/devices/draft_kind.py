@@ -1,7 +1,7 @@
 """The contract of what drafts: a record that is parsed once from `--draft`.
 
-A kind of drafts is a file of `experiments.devices.drafts`, with a subclass of
-`Draft`. `model_pair` and `mesh` ask the record, and never what kind it is. What
+A type of drafts is a file of `experiments.devices.drafts`, with a subclass of
+`Draft`. `model_pair` and `mesh` ask the record, and never its type. What
 does not exist or fit is a `UserError`, an `OSError` or a `ValueError`.
 """
 
@@ -22,7 +22,7 @@ from models.folders import hub
 from models.transformer import quantization
 
 _AUTO, _ON, _OFF = "auto", "on", "off"
-# So many layers are unrolled in any case.
+# Up to this many layers are unrolled in any case.
 FEW_LAYERS = 8
 _SCAN = flags.DEFINE_enum(
     "scan_layers", _AUTO, [_AUTO, _ON, _OFF],
@@ -71,8 +71,8 @@ class Opened(NamedTuple):
 class Placing(NamedTuple):
   """Where parameters are read to: one device, or a mesh."""
   read: Callable[..., Any]  # `(name, dtype, weights) -> parameters` of a model
-  # `(load, shapes) -> parameters`, those of `load()` on all devices; only their
-  # shapes where none are read.
+  # `(load, shapes) -> parameters`, `load()`'s on all devices; only their shapes
+  # where none are read.
   replicate: Callable[..., Any]
   # `(lm, config) -> lm`, as it computes there.
   model: Callable[..., dj.LanguageModel]
@@ -98,7 +98,7 @@ class Draft:
 
   @property
   def of_target(self) -> bool:
-    """Whether its parameters are those of the target."""
+    """Whether its parameters are the target's."""
     return False
 
   def saved_weights(self, target) -> str:
@@ -128,7 +128,7 @@ class Draft:
     return Opened(target.lm, target.params)
 
   def load(self, pair, placing: Placing):
-    """Returns a pair, whose target has parameters, with those of the draft."""
+    """Returns a pair, whose target has parameters, with the draft's."""
     del placing
     return pair
 

@@ -54,7 +54,7 @@ class Need(NamedTuple):
 
 
 def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
-  """Raises `UserError` unless a run, as of `estimate`, fits on a device."""
+  """Raises `UserError` unless a run, as in `estimate`, fits on a device."""
   if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
     return
   there = device_memory(jax.local_devices()[0])
@@ -68,7 +68,7 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
 
 
 def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
-  """Returns False if a run is known not to fit; arguments as of `estimate`."""
+  """Returns False if a run is known not to fit; arguments as in `estimate`."""
   there = device_memory(jax.local_devices()[0])
   return there is None or there >= sum(
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
@@ -115,7 +115,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
 
 
 def most_slots(kinds, width, max_new_tokens, shared=0) -> int:
-  """Returns the most slots of a cache in a run; arguments as of `estimate`."""
+  """Returns the most slots of a cache in a run; arguments as in `estimate`."""
   return max(prefill.capacity(
       width, max_new_tokens + tree_decoder.as_decoder(program).max_slots_ahead,
       shared) for program in kinds)
@@ -208,7 +208,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
 
 
 def _used(jaxpr):
-  """Yields equations that results depend on, also those of inner programs."""
+  """Yields equations that results depend on, also in inner programs."""
   needed = set(map(id, jaxpr.outvars))
   for equation in reversed(jaxpr.eqns):
     if not needed.isdisjoint(map(id, equation.outvars)):

@@ -168,7 +168,7 @@ def from_flags(config, batch, count):
 
 
 def stand_ins(folder, config, shardings):
-  """Returns shapes and shardings in place of the parameters of a model."""
+  """Returns shapes and shardings instead of the parameters of a model."""
   del folder
   params = transformer.abstract_params(config)
   return jax.tree.map(
@@ -203,7 +203,7 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
 
 
 def _place_of(mesh, read, size_of=mesh_shapes.split_size):
-  """Returns a mesh as a `draft_kind.Place`."""
+  """Returns a mesh as a `draft_kind.Placing`."""
   # `size_of` is `(config, size of "model") -> devices that split layers`.
   def size(config):
     return size_of(config, mesh.shape[sharding.MODEL])
@@ -254,7 +254,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              rows=None, prefill_chunk=None, draft_sampling=None):
   """Calls `dj.generate` with a `ModelPair`, on one device or a mesh."""
   # On a mesh it is one program, in which each index of "data" has its own loop,
-  # which ends with its own rows; `steps` are those of the longest. Every
+  # which ends with its own rows; `steps` count the longest's. Every
   # process gets the whole result, on the host. What prompts `[B, P]` begin with
   # in common is kept once, as far as `pair.share` allows; on a mesh by each
   # index of "data".

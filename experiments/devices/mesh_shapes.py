@@ -109,7 +109,7 @@ def draft_size(value, config, size):
 
 
 def split_size(config, size):
-  """Returns `size`, or 1 for layers that cannot be split over so many."""
+  """Returns `size`, or 1 for layers that cannot be split so."""
   return size if size in sharding.partition(config) else 1
 
 
@@ -156,7 +156,7 @@ def has_roles(mesh) -> bool:
 
 
 def arranged(devices, shape):
-  """Arranges devices; those of one index of "data" are near each other."""
+  """Arranges devices; one index of "data" has devices near each other."""
   # Allows what `jax.make_mesh` refuses: slices connected by a slower network,
   # such as the machines of a GPU cluster, and parts of the axes of a TPU slice
   # other than v5e. Rows exchange nothing, so they may be anywhere.

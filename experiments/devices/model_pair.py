@@ -34,7 +34,7 @@ class ModelPair(NamedTuple):
   draft: dj.LanguageModel | None
   draft_params: Any
   tokenizer: Any
-  parameter_ratio: float  # parameters of the draft over those of the target
+  parameter_ratio: float  # parameters of the draft over the target's
   eos_id: tuple[int, ...] | None = None  # tokens that end a text; None for none
   # Of the parameters; None for one device.
   mesh: jax.sharding.Mesh | None = None

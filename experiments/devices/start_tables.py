@@ -28,7 +28,7 @@ _SUFFIX = ".npz"
 
 
 class StartTable(NamedTuple):
-  """What drafters of a kind begin with."""
+  """What drafters of one family begin with."""
   kind: str  # one of `KINDS`
   params: dj.types.Params  # `draft_params` of such a method, see there
   path: str = ""  # file that it was read from; "" for none
@@ -42,8 +42,8 @@ def is_file(draft) -> bool:
 def make(family: str, texts, vocab_size: int, branching: int = 8,
          buckets: int = 16384) -> StartTable:
   """Makes a start table of one of `KINDS` of texts, each `[T]` int32."""
-  # `branching` (successors that are kept) and `buckets` (of aded) are those of
-  # the method.
+  # `branching` (successors that are kept) and `buckets` (of aded) as in the
+  # method.
   if family == "suffix":
     parts = [np.append(text, NONE) for text in texts]
     return StartTable(family, np.concatenate(parts)[:-1].astype(np.int32))
@@ -138,7 +138,7 @@ def check(table: StartTable | None, method: dj.Method, lm: dj.LanguageModel):
 
 
 def described(table: StartTable) -> str:
-  """Returns a phrase about kind, shape and how much of a table is known."""
+  """Returns a phrase about family, shape and how much of a table is known."""
   tokens = jax.tree.leaves(table.params)[0]
   share = np.mean(tokens.reshape(len(tokens), -1)[:, 0] != NONE)
   return f"{table.kind}, {list(tokens.shape)}, {share:.0%} of it known"
@@ -155,7 +155,7 @@ def _digest(tokenizer):
 
 def _most_frequent(seen, size, count):
   """Returns the `count` most frequent tokens after each key, and counts."""
-  # `found` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
+  # `seen` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
   # count]` int32, `NONE` where there are fewer, and float32.
   keys, tokens = (np.concatenate(x).astype(np.int64) for x in zip(*seen))
   base = tokens.max(initial=0) + 1

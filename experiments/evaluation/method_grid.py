@@ -68,7 +68,7 @@ def that_fit(pair, methods, points):
 
 
 def _fits(method, draft, most):
-  """Tells whether a head of `most` levels, or so many models, can draft."""
+  """Tells whether a head of `most` levels, or `most` models, can draft."""
   program = method.sampled or method.greedy
   if not isinstance(program, dj.Pair):
     return True

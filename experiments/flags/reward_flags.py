@@ -27,7 +27,7 @@ class Judged(NamedTuple):
   constraints: Any = None  # Tree of `[1, ...]`.
 
   def arguments(self, pair, rows: int = 1) -> dict:
-    """Returns what `mesh.generate` and `dj.generate` take of so many rows."""
+    """Returns what `mesh.generate` and `dj.generate` take for `rows` rows."""
     return {"reward": self.reward,
             "reward_params": mesh.on_all(pair.mesh, self.params),
             "constraints": jax.tree.map(

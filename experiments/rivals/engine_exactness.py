@@ -120,7 +120,7 @@ def p_value(texts, table_, window) -> float:
 
 
 def flatter(table_):
-  """Returns distributions near those of a table, which they are not."""
+  """Returns distributions near a table's, but different."""
   changed = table_**_FLATTER
   return changed / changed.sum(axis=-1, keepdims=True)
 

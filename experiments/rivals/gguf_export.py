@@ -2,7 +2,7 @@
 
 Engines that read this format are fed token ids and give token ids, so that a
 text of token i needs no more than a name for it, "t" and its number. The
-tokenizer is of a kind without special tokens: none ends a text, and an engine
+tokenizer has no special tokens: none ends a text, and an engine
 that suppresses the end of a text suppresses nothing.
 """
 

@@ -5,7 +5,7 @@ table that both models have, and no layer writes there; the head reads from them
 the logits of a bigram distribution of low rank. The other channels are random,
 differ between the models, and depend on the whole context. Logits are linear in
 the scale of the final norm: two factors, one for the channels of the core and
-one for the others, are found such that the target's samples have the
+one for the others, are chosen such that the target's samples have the
 given perplexity, and both distributions the given overlap E sum min(t, d).
 """
 

@@ -31,10 +31,10 @@ from models.heads.parts import training
 _DECAY = 0.8
 
 
-# Those of all files of `models.heads`, by name.
-KINDS = {name: kind._replace(module=module)
+# `KINDS` of all files of `models.heads`, by name.
+KINDS = {name: recipe._replace(module=module)
          for module in heads.modules().values()
-         for name, kind in getattr(module, "KINDS", {}).items()}
+         for name, recipe in getattr(module, "KINDS", {}).items()}
 
 
 class Chosen(NamedTuple):

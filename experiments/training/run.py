@@ -59,7 +59,7 @@ class Run(NamedTuple):
   teacher: dj.LanguageModel | None
   teacher_params: Any
   workdir: pathlib.Path  # folder of checkpoints and metrics
-  # A head on the teacher's features, in place of a model; or None.
+  # A head on the teacher's features, instead of a model; or None.
   head: head_objectives.Chosen | None = None
   mesh: jax.sharding.Mesh | None = None  # of all devices; None for one
   # Devices of "model" that a layer of what is trained is split over.
