@@ -1,8 +1,8 @@
 """List operations of ParallelBench (arXiv 2510.04767): waiting lines.
 
 A line of people, here letters, is copied, reversed, sorted or shuffled, or one
-of them joins, leaves or is replaced, at a given position or at any. Where any is
-right the answer has several forms, and its tokens depend on each other:
+of them joins, leaves or is replaced, at a given position or at any. Where any
+is right the answer has several forms, and its tokens depend on each other:
 parallel decoding breaks such tasks.
 """
 

@@ -55,7 +55,7 @@ def test_main_tests_drafters_without_a_model():
                                 "--length=3")
   assert status == 0, errors
   # Cases of a draft model's distribution are left out.
-  assert output.splitlines()[-1].startswith("All 3 tests agree with the target's")
+  assert output.splitlines()[-1].startswith("All 3 tests agree with the")
 
 
 def test_main_tells_a_method_of_another_distribution():
