@@ -159,12 +159,12 @@ def _step(drafter, decoder, context, state):
 
 
 def _check_forms(drafter, decoder, context, state):
-  drafted = jax.eval_shape(functools.partial(_propose, drafter), context, state)
-  if not (isinstance(drafted, tuple) and len(drafted) == 2
-          and isinstance(drafted[0], DraftTree)):
+  given = jax.eval_shape(functools.partial(_propose, drafter), context, state)
+  if not (isinstance(given, tuple) and len(given) == 2
+          and isinstance(given[0], DraftTree)):
     raise AssertionError("Drafter.propose: (tree, pending), a dj.DraftTree and "
-                         f"anything, is needed, not a {type(drafted).__name__}.")
-  tree, (batch, size) = drafted[0], _sizes(drafter, state)
+                         f"anything, is needed, not a {type(given).__name__}.")
+  tree, (batch, size) = given[0], _sizes(drafter, state)
   needed = {"tokens": ((batch, size), "int32"),
             "parents": ((batch, size), "int32"),
             "valid": ((batch, size), "bool"),
