@@ -183,7 +183,7 @@ def sorting():
     return rank, rest / jnp.sort(rest).sum()
 
   return dj.Method("sorting", verifiers.pair(
-      expanders.gumbel_top_k((2,)), recursive._replace(rule=whole)), None)
+      expanders.gumbel_tree((2,)), recursive._replace(rule=whole)), None)
 
 
 def forgetful(target, draft):

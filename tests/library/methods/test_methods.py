@@ -23,7 +23,7 @@ SOURCE = '''
 
     def make(width):
       return Method(f"fan_of_a_test({width})",
-                    sampled=verifiers.pair(expanders.gumbel_top_k((width,)),
+                    sampled=verifiers.pair(expanders.gumbel_tree((width,)),
                                            verifiers.recursive(False)),
                     greedy=None)
 '''

@@ -115,7 +115,7 @@ def test_children_keep_the_contract_of_drafters():
 
 
 def test_wrong_pairs_are_refused():
-  for expander in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+  for expander in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
                    expanders.stochastic_beam(2, 2)):
     with pytest.raises(ValueError, match="Verifier.takes=SHARED_NOISE"):
       verifiers.pair(expander, shared_gumbel.verifier())

@@ -140,7 +140,7 @@ def test_equal_distributions_accept_the_first_leaf():
 def test_nothing_drafted():
   """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
-  pair = verifiers.pair(expanders.gumbel_top_k(()), traversal.verifier())
+  pair = verifiers.pair(expanders.gumbel_tree(()), traversal.verifier())
   assert exactness.fit(dj.Method("none", pair, None), target, draft, ROWS,
                        2).is_close
 

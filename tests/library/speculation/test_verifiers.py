@@ -145,8 +145,8 @@ def test_match_follows_the_best_token_and_nothing_impossible():
   assert rank == -1
 
 
-WITHOUT, WITH = expanders.gumbel_top_k((2,)), expanders.iid_paths(2, 1)
-BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_top_k((1, 1))
+WITHOUT, WITH = expanders.gumbel_tree((2,)), expanders.iid_paths(2, 1)
+BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_tree((1, 1))
 TOP, TOP_BEAM = expanders.top_k((2,)), expanders.top_beam(2, 1)
 OF_PAIRS = {
     "with": verifiers.recursive(True), "without": verifiers.recursive(False),

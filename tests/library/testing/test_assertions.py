@@ -10,7 +10,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import assertions, exactness, rules, tables
 
-TREE = expanders.gumbel_top_k((2, 2))
+TREE = expanders.gumbel_tree((2, 2))
 RIGHT = dj.pair(TREE, verifiers.recursive(False))
 FEW = dict(rows=20_000, length=3, vocab_sizes=(3,), drafters=("flat", "sharp"))
 
