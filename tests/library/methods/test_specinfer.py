@@ -40,8 +40,7 @@ def fit(method, target, *distributions):
       jax.random.key(0), np.zeros((ROWS, 1), np.int32),
       np.ones(ROWS, np.int32), method=method, target=lm, target_params=params,
       draft=draft, draft_params=draft_params, max_new_tokens=LENGTH)
-  counts = np.zeros((V,) * LENGTH)
-  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  counts = exactness.count(out.tokens[:, 1:], V)
   return exactness.p_value(
       counts, exactness.joint_distribution(target, 0, LENGTH)), out
 

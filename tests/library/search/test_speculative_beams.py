@@ -199,14 +199,3 @@ def test_slots_of_a_block_are_moved():
   np.testing.assert_allclose(found.keys[0], keys, rtol=1e-6)
   np.testing.assert_allclose(found.values[0], values, rtol=1e-6)
   np.testing.assert_allclose(found.features["own"], features, rtol=1e-6)
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.at_speed(3, 2, 1), "draft_beams=2: at least num_b"),
-    (lambda: dj.methods.at_speed(2, 2, 1, 1.0, True), "relaxed=True, length_p"),
-    (lambda: dj.methods.at_speed(1, 1, 0), "depth=0: a positive integer"),
-    (lambda: generate(dj.methods.at_speed(2, 14, 1), tiny.llama_models()),
-     "14 siblings")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -223,18 +223,6 @@ def test_other_values_are_not_compiled_anew():
   assert not np.array_equal(first.tokens, other.tokens)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (dict(num_candidates=0), "num_candidates=0"),
-    (dict(lookahead=1.5), "lookahead=1.5"),
-    (dict(weight=2), "weight=2: one of 0, 1"),
-    (dict(reward_weight=float("nan")), "reward_weight=nan"),
-    (dict(rollout="both"), "rollout='both': one of 'target', 'draft'"),
-], ids=str)
-def test_options(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.cdlh(**{"num_candidates": 2, "lookahead": 2, **arguments})
-
-
 def test_it_is_greedy():
   with pytest.raises(ValueError, match="sampling.temperature=1.0: method cdlh"):
     run(dj.methods.cdlh(*LOOK), sampling=dj.Sampling())

@@ -84,11 +84,6 @@ def test_the_union_has_each_text_once():
   assert twins
 
 
-def test_contract():
-  drafter_conformance.check_drafter(
-      drafters.merged(PATHS, TABLE, LOOKUP), rows=20, steps=2)
-
-
 def test_joint_distribution():
   """Samples of a model beside a table.
 
