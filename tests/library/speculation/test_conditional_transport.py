@@ -14,7 +14,7 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.verifiers import conditional_transport, traversal
-from models.testing import drafter_conformance, exactness
+from decoding_jax.testing import drafter_conformance, exactness
 from support import acceptance_bounds, enumerated_trees, helpers
 
 V, ROWS, LENGTH = 4, 50_000, 4
@@ -254,7 +254,7 @@ def test_wrong_pairs_are_refused():
   with pytest.raises(ValueError, match="takes=ONE_SAMPLED, ONE_IN_BEAM"):
     verifiers.pair(expanders.stochastic_beam(2, 2),
                    conditional_transport.by_node())
-  for drafter in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+  for drafter in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
                   expanders.stochastic_beam(2, 2)):
     with pytest.raises(ValueError, match="Verifier.takes=ONE_SAMPLED"):
       verifiers.pair(drafter, conditional_transport.verifier())

@@ -10,8 +10,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation.verifiers import path_blocks, traversal
+from decoding_jax.testing import exactness
 from decoding_jax.types import DraftTree
-from models.testing import exactness
 from support import acceptance_bounds, enumerated_trees, helpers
 from support.example_methods import each
 
@@ -195,7 +195,7 @@ def test_control_texts_of_samples_without_replacement():
 
 
 def test_wrong_pairs_are_refused():
-  for drafter in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+  for drafter in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
                   expanders.product_tree((2, 2), dj.Draws.ONE_SAMPLED)):
     with pytest.raises(ValueError, match="Verifier.takes=WITH_REPLACEMENT"):
       verifiers.pair(drafter, path_blocks.gbv())

@@ -12,8 +12,8 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from models.transformer import sink_window
 from support import helpers
 from support import tiny_models as tiny
@@ -85,7 +85,7 @@ def test_drafts_are_those_of_a_text_without_its_middle(scan_layers):
     jax.debug.callback(seen.append, log_probs[0])
     return plain.expand(key, level, log_probs, valid, state)
 
-  plain = expanders.gumbel_top_k((1,))
+  plain = expanders.gumbel_tree((1,))
   method = dj.Method("window", dj.pair(
       plain._replace(expand=expand), verifiers.recursive(False)), None)
   dj.generate(jax.random.key(0), tokens, np.array([length]), method=method,
@@ -122,7 +122,7 @@ def p_value(other=1.0):
   """
   size, count, rows = 4, 3, 20_000
   config = dataclasses.replace(CONFIG, vocab_size=size)
-  target, plain = tiny.random_model(config), expanders.gumbel_top_k((2, 2))
+  target, plain = tiny.random_model(config), expanders.gumbel_tree((2, 2))
 
   def expand(key, level, log_probs, valid, state):
     return plain.expand(key, level, jax.nn.log_softmax(other * log_probs),
