@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import hashlib
 import importlib
 import json
 import os
@@ -10,6 +9,7 @@ import pathlib
 
 import jax
 
+from experiments.app import file_digests
 from experiments.app import multihost
 
 # Name of the folder of programs within a folder of results.
@@ -23,8 +23,8 @@ def keep(folder):
   """Keeps compiled programs in a folder, for the next start."""
   # Of several processes the first one writes.
   if multihost.first():
-    _drop_damaged(pathlib.Path(folder))
-    atexit.register(_record, pathlib.Path(folder))
+    atexit.register(_record, pathlib.Path(folder),
+                    _drop_damaged(pathlib.Path(folder)))
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   # Else JAX 0.10 makes the folder's name part of the key of an entry: the
@@ -33,42 +33,35 @@ def keep(folder):
 
 
 def _drop_damaged(folder):
-  """Removes entries that are cut short, or have changed since `_record`."""
+  """Removes entries that are cut short, or have changed since `_record`.
+
+  Returns the digests of the others.
+  """
   # JAX never replaces an entry: one that a kill has cut short would fail to
   # load at every start, and one of another name would be run. It warns of what
   # can be neither read nor removed, and compiles it again.
-  known = _known(folder)
+  known, good = file_digests.read(folder / _DIGESTS), {}
   for path in folder.glob(_ENTRIES):
     with contextlib.suppress(OSError):
-      data = path.read_bytes()
-      if known.get(path.name, _digest(data)) != _digest(data) or (
-          path.name not in known and not _is_whole(data)):
+      digest = file_digests.of(path)
+      if digest != known.get(path.name, digest) or (
+          path.name not in known and not _is_whole(path.read_bytes())):
         path.unlink()
+      else:
+        good[path.name] = digest
+  return good
 
 
-def _record(folder):
-  """Writes the digests of entries, of which some may be new."""
-  known, found = _known(folder), {}
+def _record(folder, good):
+  """Writes the digests of entries; the `good` ones are known."""
+  found = {}
   for path in folder.glob(_ENTRIES):
     with contextlib.suppress(OSError):
-      found[path.name] = known.get(path.name) or _digest(path.read_bytes())
-  if found != known:
-    with contextlib.suppress(OSError):
-      partial = folder / f"{_DIGESTS}.{os.getpid()}"
-      partial.write_text(json.dumps(found))
-      partial.replace(folder / _DIGESTS)
-
-
-def _known(folder):
-  try:
-    found = json.loads((folder / _DIGESTS).read_text())
-  except (OSError, ValueError, RecursionError):
-    return {}
-  return found if isinstance(found, dict) else {}
-
-
-def _digest(data):
-  return hashlib.sha256(data).hexdigest()
+      found[path.name] = good.get(path.name) or file_digests.of(path)
+  with contextlib.suppress(OSError):
+    partial = folder / f"{_DIGESTS}.{os.getpid()}"
+    partial.write_text(json.dumps(found))
+    partial.replace(folder / _DIGESTS)
 
 
 def _is_whole(data):

@@ -1,11 +1,10 @@
 """Digests of a run's checkpoints, which tell damage from other errors."""
 
-import hashlib
 import itertools
-import json
 import sys
 import time
 
+from experiments.app import file_digests
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.harness import store
@@ -17,7 +16,7 @@ def record(folder, step) -> None:
   """Records the digests of a checkpoint that has just been written."""
   def write():
     path = folder.with_suffix(".json")
-    known = {name: digests for name, digests in _known(path).items()
+    known = {name: digests for name, digests in file_digests.read(path).items()
              if (folder / name).is_dir()}
     store.save(path, {**known, str(step): _digests(folder / str(step))})
 
@@ -30,7 +29,7 @@ def set_damaged_aside(folder) -> None:
   `UserError` if no other checkpoint is left; nothing is moved then.
   """
   def move():
-    known = _known(folder.with_suffix(".json"))
+    known = file_digests.read(folder.with_suffix(".json"))
     steps = sorted((int(path.name) for path in folder.glob("*")
                     if path.name.isdecimal()), reverse=True)
     with launch.user_errors(OSError):
@@ -62,16 +61,5 @@ def _digests(folder):
   found = {}
   for path in sorted(folder.rglob("*")):
     if path.is_file():
-      with open(path, "rb") as f:
-        found[path.relative_to(folder).as_posix()] = hashlib.file_digest(
-            f, "sha256").hexdigest()
+      found[path.relative_to(folder).as_posix()] = file_digests.of(path)
   return found
-
-
-def _known(path):
-  """Returns digests by steps; {} if their own file is not whole."""
-  try:
-    known = json.loads(path.read_text())
-  except (OSError, ValueError, RecursionError):
-    return {}
-  return known if isinstance(known, dict) else {}
