@@ -298,8 +298,8 @@ def gaps(tree, block, model, temperature=0.7):
       np.asarray(probs).reshape(tree.log_probs.shape) - tree.log_probs)
   keys = np.asarray(plain.keys[-1])[at[0], :, :, at[1]]
   keys = keys.reshape(rows, inner, *keys.shape[1:])
-  found = np.moveaxis(np.asarray(block.keys[-1])[..., 1:], -1, 1)
-  return distributions.max(), np.abs(keys - found).max()
+  values = np.moveaxis(np.asarray(block.keys[-1])[..., 1:], -1, 1)
+  return distributions.max(), np.abs(keys - values).max()
 
 
 # The deterministic drafters differ in `expand` alone, and families in their
@@ -322,8 +322,8 @@ def test_the_late_token_is_computed():
                                         tiny.LLAMA)
   _, plain = tiny.causal(model, TEXTS)
   for row in np.flatnonzero(CACHED == ENDS - 2):
-    for found, expected in zip(block.keys, plain.keys):
-      np.testing.assert_allclose(found[row, :, :, 0],
+    for actual, expected in zip(block.keys, plain.keys):
+      np.testing.assert_allclose(actual[row, :, :, 0],
                                  expected[row, :, :, ENDS[row] - 2], atol=1e-5)
 
 
