@@ -4,7 +4,20 @@ Modules of this folder are programs; its packages hold what they share, and
 `studies` what a page of docs needs.
 """
 
+import importlib.util
+import pathlib
 import sys
+
+# Packages of ours that a folder of the same name may hide.
+for _package in ("configs", "decoding_jax", "models"):
+  _spec = importlib.util.find_spec(_package)
+  _root = pathlib.Path(__file__).resolve().parents[1]
+  if _spec and _spec.origin and not pathlib.Path(
+      _spec.origin).resolve().is_relative_to(_root / _package):
+    raise ImportError(
+        f"the package {_package!r} is {_spec.origin}, which hides that of "
+        "decoding_jax: start in another folder, or as `python -P -m "
+        "experiments....`.", name=__name__)
 
 # While Python imports the packages of a module that it is asked to run, "-m"
 # stands for the path of that module.

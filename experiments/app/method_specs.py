@@ -203,6 +203,18 @@ def call(text: str, where: str, takes, form: str = "a call of one of its names "
   return name, values
 
 
+def own_call(text: str, where: str):
+  """Returns what a function of the user's own returns, "my.module:make(3)"."""
+  def takes(name):
+    return list(inspect.signature(own_code.load(name, where)).parameters)
+
+  name, arguments = call(text, where, takes)
+  try:
+    return own_code.load(name, where)(**arguments)
+  except (TypeError, ValueError) as e:
+    raise launch.UserError(f"{where}={text}: {e}") from e
+
+
 def _parse_call(text, where, more):
   def takes(name):
     check_name(name, where, more)

@@ -7,10 +7,13 @@ import math
 import pathlib
 from typing import NamedTuple, Optional
 
+import ml_collections
 import numpy as np
 
 from decoding_jax import argument_checks
 from experiments.app import launch
+from experiments.app import method_specs
+from experiments.app import own_code
 from experiments.data import prompt_templates
 from experiments.data import python_corpus
 from experiments.data import records
@@ -41,7 +44,10 @@ class Examples(NamedTuple):
 
 def load(config, pair, now=None) -> Examples:
   """Loads `config.prompts` examples; a larger number extends a smaller one."""
-  _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
+  task = _own_task(config.task)
+  if task is None:
+    _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
+    task = config.tasks.get(config.task)
   _check_name("too_long", config.too_long, prompt_templates.SIDES)
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
@@ -59,7 +65,7 @@ def load(config, pair, now=None) -> Examples:
           config.max_new_tokens, config.seed, root=config.data or None))
     if config.task == TEXT:
       return _continuations(config, pair.tokenizer)
-    return _examples(config, pair, now)
+    return _examples(config, task, pair, now)
 
 
 def score(examples, texts, seed=0):
@@ -79,6 +85,19 @@ def fingerprint(examples):
   return hashlib.sha256(data.encode()).hexdigest()[:16]
 
 
+def _own_task(name):
+  """Returns the task that a function of one's own makes; None: another name."""
+  if not own_code.module_of(name):
+    return None
+  task = method_specs.own_call(name, "--config.task")
+  try:
+    return ml_collections.ConfigDict({
+        "ends": True, "stop": "", "metrics": (), **task})
+  except TypeError as e:
+    raise launch.UserError(f"--config.task={name} returns an object of type "
+                           f"{type(task).__name__}: a dict is needed.") from e
+
+
 def _check_name(what, name, known):
   if name not in known:
     raise launch.UserError(
@@ -96,9 +115,8 @@ def _continuations(config, tokenizer):
   return Examples([passage[:config.prompt_length] for passage in passages])
 
 
-def _examples(config, pair, now):
+def _examples(config, task, pair, now):
   """Makes prompts of records, in an order drawn with the seed."""
-  task = config.tasks[config.task]
   for name in task.metrics:
     _check_name(f"tasks.{config.task}.metrics", name,
                 tuple(text_metrics.CORPUS))

@@ -1,7 +1,6 @@
 """A draft model or head that a function of the user's own returns."""
 
 import dataclasses
-import inspect
 from typing import Any
 
 import jax
@@ -57,16 +56,7 @@ def of_name(name):
   """Returns the draft of a call of one's own function, else None."""
   if not own_code.module_of(name):
     return None
-
-  def takes(function):
-    return list(inspect.signature(
-        own_code.load(function, "--draft")).parameters)
-
-  function, arguments = method_specs.call(name, "--draft", takes)
-  try:
-    made = own_code.load(function, "--draft")(**arguments)
-  except (TypeError, ValueError) as e:
-    raise launch.UserError(f"--draft={name}: {e}") from e
+  made = method_specs.own_call(name, "--draft")
   if isinstance(made, draft_kind.Draft):
     return made
   if isinstance(made, dj.Drafter):

@@ -155,3 +155,18 @@ def test_draft_models(save):
       ("own:mkae", "did you mean make")):
     with pytest.raises(launch.UserError, match=message):
       drafts.parse(name)
+
+
+@pytest.mark.parametrize("name", ["models", "configs"])
+def test_a_package_that_hides_ours_is_one_sentence(name, tmp_path):
+  (tmp_path / name).mkdir()
+  (tmp_path / name / "__init__.py").write_text("")
+  run = lambda *flags: subprocess.run(
+      [sys.executable, *flags, "-m", "experiments"], cwd=tmp_path,
+      env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True,
+      text=True, check=False)
+  hidden = run()
+  assert hidden.returncode == 1 and "Traceback" not in hidden.stderr
+  assert f"the package '{name}' is" in hidden.stderr
+  # Control: without the folder that hides it.
+  assert "experiments.generate" in run("-P").stdout

@@ -392,3 +392,26 @@ def test_public_files(task, name, count, pair):
   assert len(got.prompts) == count
   assert max(map(len, got.prompts)) <= 512
   assert got.references is None or all(got.references)
+
+
+def test_a_task_of_ones_own(pair, tmp_path, monkeypatch):
+  (tmp_path / "own_task_of_a_test.py").write_text("""
+def make(mark="?"):
+  return {"formats": {"one": {"fields": {"question": "q", "answer": "a"},
+                              "template": "{question}" + mark,
+                              "answer": "{answer}"}}}
+
+def number():
+  return 3
+""")
+  monkeypatch.syspath_prepend(tmp_path)
+  name = "own_task_of_a_test"
+  path = jsonl(tmp_path / "a.jsonl", {"q": "Who", "a": "I"})
+  got = prompt_tasks.load(make_config(f"{name}:make(mark='!')", path), pair)
+  assert [pair.tokenizer.decode(x) for x in got.prompts] == ["Who!"]
+  assert got.references == ["I"] and got.eos_id == (0,)
+  for task, message in ((f"{name}:number", "type int: a dict is needed"),
+                        (f"{name}:mkae", "did you mean make"),
+                        (f"{name}:make(1, 2)", "make takes mark")):
+    with pytest.raises(launch.UserError, match=message):
+      prompt_tasks.load(make_config(task, path), pair)
