@@ -39,26 +39,26 @@ def folder(name: str) -> pathlib.Path:
   file, or several.
   """
   packages = name.removeprefix(PREFIX).split("+")
-  found = [_model(name, package, len(packages) > 1) for package in packages]
-  return found[0] if len(found) == 1 else _joined(name, found)
+  models = [_model(name, package, len(packages) > 1) for package in packages]
+  return models[0] if len(models) == 1 else _joined(name, models)
 
 
 def _model(name, package, is_part):
   files = [pathlib.Path(path.locate()) for path in _files(name, package)]
-  found = [path for path in files if _GGUF.fullmatch(path.name)]
-  found = found or [path.parent for path in files if path.name == _CONFIG
-                    and "model_type" in json_files.read(path)]
-  if is_part:
-    found = found or _large(files)
-  if len(found) != 1:
-    shown = ", ".join(sorted(path.name for path in found)) or "none"
+  models = [path for path in files if _GGUF.fullmatch(path.name)]
+  models = models or [path.parent for path in files if path.name == _CONFIG
+                      and "model_type" in json_files.read(path)]
+  models = models or (_large(files) if is_part else [])
+  if len(models) != 1:
+    shown = ", ".join(sorted(path.name for path in models)) or "none"
     raise ValueError(
         f"'{name}': package {package} has {shown}: a single GGUF file, or a "
         f"single folder with a {_CONFIG} of transformers, is needed"
         f"{', or a single large file, a part of one' * is_part}.")
-  if not found[0].exists():
-    raise ValueError(f"'{name}': '{found[0]}' of package {package} is missing.")
-  return found[0]
+  if not models[0].exists():
+    raise ValueError(f"'{name}': '{models[0]}' of package {package} is "
+                     "missing.")
+  return models[0]
 
 
 def _large(files):
@@ -114,8 +114,8 @@ def _joined(name, parts):
 
 
 def _check_order(name, parts):
-  numbers = [int(found[1]) for found in (
-      _NUMBER.search(part.name) for part in parts) if found]
+  matches = [_NUMBER.search(part.name) for part in parts]
+  numbers = [int(x[1]) for x in matches if x]
   # A number that all share, as of model-q4.bin, is no part's.
   if len(numbers) == len(parts) and len(set(numbers)) > 1 and any(
       b != a + 1 for a, b in zip(numbers, numbers[1:])):
