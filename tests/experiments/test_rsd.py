@@ -21,6 +21,7 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import method_grid
+from experiments.evaluation import tree_figures
 from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
