@@ -75,7 +75,9 @@ def run(cells, path, *fields, first=None, workers=1, unit="cell") -> list[dict]:
 
 
 def _identity(record, cells):
-  return tuple(record[name] for name in cells[0].key)
+  # A list, which no cell has, could not be looked up.
+  return tuple(str(record[name]) if isinstance(record[name], (list, dict))
+               else record[name] for name in cells[0].key)
 
 
 def _compiled(cells, known, workers, bar):
