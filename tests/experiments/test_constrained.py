@@ -384,8 +384,8 @@ def test_a_method_as_a_string(folders):
 
 
 def test_presets():
-  for preset in ("default", "python", "smoke", "commongen", "commongen,sweep", "harmless",
-                 "trees", "commongen,search"):
+  for preset in ("default", "python", "smoke", "commongen", "commongen,sweep",
+                 "harmless", "trees", "commongen,search"):
     entries = constrained_cells.entries(cdsl_config.get_config(preset))
     assert "greedy" in entries
   with pytest.raises(ValueError, match="'nothing' is not one of"):
