@@ -87,7 +87,7 @@ BUDGETS = {
     "experiments/benchmarking": 1300,
     "experiments/data": 2000,
     "experiments/devices": 2550,
-    "experiments/evaluation": 1200,
+    "experiments/evaluation": 1205,
     "experiments/flags": 1050,
     "experiments/harness": 680,
     "experiments/rivals": 1400,

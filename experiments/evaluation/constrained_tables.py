@@ -34,10 +34,7 @@ def terminal(records) -> str:
 
 def verdict(records) -> str:
   """Returns a sentence about the best CDSL and the best CDLH; "" without both.
-
-  The best have the highest score that the task has, and of equals the fewest
-  target calls; the interval of their difference is over examples.
-  """
+  Of methods of equal scores the best has the fewest target calls."""
   name = task_rewards.first(records[0]["metrics"])
   score = task_rewards.SCORES[name]
   found = [max((r for r in records if r["label"].startswith(method)),
@@ -47,9 +44,9 @@ def verdict(records) -> str:
   if None in found:
     return ""
   ours, theirs = (np.array(r[name], float) for r in found)
-  difference, low, high = (
-      f"{score.scale * x:+.{score.digits}f}" for x in intervals.interval(
-          ours - theirs, np.ones(len(ours)), 0))
+  interval = score.scale * intervals.interval(ours - theirs, np.ones(len(ours)),
+                                              0)
+  difference, low, high = (f"{x:+.{score.digits}f}" for x in interval)
   ours, theirs = (
       f"{r['label']} has {r['metrics'][name][0]:.{score.digits}f} at "
       f"{r['metrics']['target_calls'][0]:.2f}" for r in found)

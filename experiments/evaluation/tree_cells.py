@@ -31,9 +31,8 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
   tokenizer = pair.tokenizer if examples.metrics else None
 
   def warm_up(method, temperature):
-    # Only what is timed runs once more.
-    return (lambda: list(map(decode(method, temperature), shapes))
-            ) if config.references else None
+    run = lambda: list(map(decode(method, temperature), shapes))
+    return run if config.references else None  # Counts need none.
 
   def record(method, temperature, records, seconds):
     known = [r for r in records if r["temperature"] == temperature]
@@ -89,10 +88,9 @@ def sampling(config, temperature) -> dj.Sampling:
 def counts(method, timed, rows, size) -> dict:
   """Returns the counts and seconds of a cell, as JSON values.
 
-  Counts are of each prompt (extra ones of all together), `row_steps` of each
-  batch. Where plain decoding was timed, `seconds` and `tokens` are of each
-  batch, `baseline_rate` is in tokens a second. `rows` `[R]` are of
-  `batches.make`, `size` rows at most are decoded together.
+  Counts are of each prompt (extra ones of all together); `seconds`, `tokens`,
+  `row_steps` of each batch; `baseline_rate` is in tokens a second. `rows` `[R]`
+  are of `batches.make`, `size` rows at most are decoded together.
   """
   stats = [out.stats for out in timed.outputs]
   stats = jax.tree.map(
@@ -109,17 +107,17 @@ def counts(method, timed, rows, size) -> dict:
       # A row's target calls are the steps that it took part in.
       "row_steps": [min(size, len(out.lengths)) * int(out.steps)
                     for out in timed.outputs],
-      **({**_rates(timed), **_by_prompt(timed, rows)} if timed.references
-         else {})}
+      **(_rates(timed, rows) if timed.references else {})}
 
 
-def _rates(timed):
+def _rates(timed, rows):
   tokens = lambda outs: [int(out.stats.emitted.sum()) for out in outs]
   return {"seconds": intervals.json_values(timed.seconds),
           "tokens": tokens(timed.outputs),
           "baseline_rate": metrics.token_rate(
               tokens(out for out, _ in timed.references),
-              [seconds for _, seconds in timed.references])}
+              [seconds for _, seconds in timed.references]),
+          **_by_prompt(timed, rows)}
 
 
 def _by_prompt(timed, rows):

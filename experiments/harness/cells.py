@@ -120,10 +120,10 @@ def timed(decode, baseline, batches, most=REFERENCES,
   the course of it, on at most `most` batches spread over the cell, or none.
   """
   references, outputs, seconds = [], [], []
-  stride = -(-len(batches) // most) if most else len(batches) + 1
+  stride = -(-len(batches) // max(most, 1))
   for i, batch in enumerate(batches):
     # In the middle of each stride, since the longest texts may come last.
-    if i % stride == stride // 2:
+    if most and i % stride == stride // 2:
       references.append(call(baseline, batch))
     out, time = call(decode, batch)
     outputs.append(out)
