@@ -31,8 +31,7 @@ LIBRARY = [
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
     ("gguf",),
-    ("text", "testing", "prompt_lookup", "guided", "heads",
-     "llm_to_slm"),
+    ("text", "prompt_lookup", "guided", "heads", "llm_to_slm"),
     ("huggingface",),
     ("checkpoints",),
 ]
@@ -59,8 +58,6 @@ BELOW = {
     "configs": (),
     "experiments": ("decoding_jax", "models"),
 }
-# Checks of models and methods, which call the library as its users do.
-CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
@@ -71,7 +68,7 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1500,
+    "configs": 1520,
     "decoding_jax": 2800,
     "decoding_jax/canvas": 1100,
     "decoding_jax/grammars": 4350,
@@ -82,28 +79,27 @@ BUDGETS = {
     "decoding_jax/runtime": 1100,
     "decoding_jax/search": 2650,
     "decoding_jax/speculation": 4750,
-    "decoding_jax/testing": 950,
+    "decoding_jax/testing": 1500,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
     "experiments": 2000,
-    "experiments/app": 1150,
+    "experiments/app": 1275,
     "experiments/benchmarking": 1300,
     "experiments/data": 2000,
-    "experiments/devices": 2500,
-    "experiments/evaluation": 1200,
+    "experiments/devices": 2550,
+    "experiments/evaluation": 1205,
     "experiments/flags": 1050,
-    "experiments/harness": 650,
+    "experiments/harness": 680,
     "experiments/rivals": 1400,
     "experiments/scoring": 300,
     "experiments/timing": 700,
-    "experiments/training": 1750,
+    "experiments/training": 1725,
     "models": 650,
     "models/checkpoints": 650,
-    "models/folders": 450,
+    "models/folders": 460,
     "models/gguf": 800,
     "models/heads": 2900,
     "models/huggingface": 3350,
-    "models/testing": 600,
     "models/text": 1600,
     "models/transformer": 2900,
 }
@@ -161,8 +157,8 @@ def is_allowed(name, other):
   if root == package:
     return package not in FLOORS or is_below(name, other)
   if root in BELOW:
-    return name.startswith(f"{CHECKS}.") and root == "decoding_jax" or any(
-        f"{other}.".startswith(f"{allowed}.") for allowed in BELOW[package])
+    return any(f"{other}.".startswith(f"{allowed}.")
+               for allowed in BELOW[package])
   return package != "decoding_jax" or (
       root in LIBRARY_NEEDS | sys.stdlib_module_names
       or (name, root) in OPTIONAL)
@@ -236,7 +232,6 @@ def test_control_wrong_imports_are_seen(name, source, fault):
     ("decoding_jax.methods.new", "from decoding_jax.types import Method"),
     ("decoding_jax.generate", "import functools\nimport jax.numpy as jnp"),
     ("models.new.new", "from decoding_jax.kernels import random"),
-    ("models.testing.new", "import decoding_jax as dj"),
     ("experiments.rsd", "from experiments.app import launch"),
 ])
 def test_control_right_imports_are_not(name, source):

@@ -31,7 +31,7 @@ class Policy(NamedTuple):
 
 @flax.struct.dataclass
 class Nodes(search_tree.Tree):
-  """The nodes of each row; expansion 0 is that of the root. A value is the
+  """The nodes of each row; expansion 0 expands the root. A value is the
   largest reward of a text through the node, 0 of one without."""
   priors: Array  # `[B, M]` float32, probability after the parent; 0 of none
   counts: Array  # `[B, M]` int32, texts through the node
@@ -117,17 +117,17 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   nodes, visited = jax.vmap(functools.partial(_select, policy))(search.tree)
   texts = search_tree.at(search.tree.texts, nodes)
   expands = running & texts.alive[:, 0]
-  hits, found = jax.vmap(_find)(search.known, search.begun, texts)
-  # The node's own slot, then those that every simulation overwrites.
+  hits, known = jax.vmap(_find)(search.known, search.begun, texts)
+  # The node's own slot, then slots that every simulation overwrites.
   grown = texts_lib.extend(
       context, state, state.target_cache, search.block,
       texts.replace(alive=expands[:, None]), steps=limit,
       slot=lambda i: jnp.where(i == 0, 1 + s, policy.simulations + i),
       choose=functools.partial(texts_lib.greedy, context),
       most=jnp.where(hits, 1, limit))
-  whole = texts_lib.where(hits, search_tree.at(search.known, found),
+  whole = texts_lib.where(hits, search_tree.at(search.known, known),
                           grown.texts.replace(mask=search.known.mask[:, :1]))
-  value = jnp.where(hits, search_tree.at(search.values, found)[:, 0],
+  value = jnp.where(hits, search_tree.at(search.values, known)[:, 0],
                     texts_lib.rewards(context, whole)[:, 0])
   tree = _expand(policy, context, search.tree, nodes, 1 + s, grown.logits,
                  expands)
@@ -200,7 +200,7 @@ def _expand(policy: Policy, context: Context, tree: Nodes, nodes, number,
 def _learn(tree: Nodes, on_way, value, running) -> Nodes:
   """Takes a value up to the root, in one row."""
   on_way &= running
-  # A node whose values are all negative has not that of no text, 0.
+  # A node whose values are all negative must not get 0, the value of no text.
   first = tree.counts == 0
   values = jnp.where(first, value, jnp.maximum(tree.values, value))
   return tree.replace(

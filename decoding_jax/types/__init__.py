@@ -65,7 +65,7 @@ class Context:
     target: the model whose distribution is kept, or searched.
     target_params: its parameters.
     draft: the model or the head that drafts, or None.
-    draft_params: its parameters, or those of a drafter without a model.
+    draft_params: parameters of `draft`, or of a drafter without a model.
     warper: a `sampling.LogitsWarper`, from logits to the distribution of the
       target.
     draft_warper: the same of the drafter; at temperature 0 its distribution is
@@ -160,7 +160,7 @@ class Stats:
     extra: dict of a method's own counts. Tree methods have
       `tested_by_rank [B, K]` and `accepted_by_rank [B, K]`, int32, of the
       children of sibling rank 0, 1, ... on the path. Where a reward is given,
-      any method has `reward [B]` float32, that of the whole text.
+      any method has `reward [B]` float32, of the whole text.
   """
   target_calls: Array
   draft_calls: Array
@@ -171,7 +171,7 @@ class Stats:
 
   @classmethod
   def zeros(cls, batch: int, depth: int = 0, **extra: tuple[int, ...]):
-    """Returns counts of 0, and in `extra` those of these shapes a row."""
+    """Returns counts of 0, in `extra` of these shapes in each row."""
     none = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
     return cls(none(), none(), none(), none(), none(depth + 1),
                {name: none(*shape) for name, shape in extra.items()})

@@ -1,7 +1,7 @@
 """Computes the share of a run's time that this device needs at least.
 
 The forwards of a run are known: of the prompt, of drafts, of scoring. Each has
-its bound (`experiments.timing.roofline`); their sum is that of the run.
+its bound (`experiments.timing.roofline`); their sum is the run's.
 """
 
 import dataclasses
@@ -47,22 +47,22 @@ def note(roof):
 def from_runs(roof, config, pair, methods):
   """Returns `record -> lower bound on its seconds`, None for 4-bit weights.
 
-  A record's own `bandwidth` replaces that of the roofline.
+  A record's own `bandwidth` replaces the roofline's.
   """
   def bound(record):
     entry = entries.of_record(record)
     kinds = _formats(pair, entry)
     if kinds is None:
       return None
-    models = [_sizes(*kind) for kind in zip(
+    models = [_sizes(*program) for program in zip(
         (pair.target, pair.draft), pair.dtypes(entry.dtype), kinds)]
     if entry.tool == entries.OURS:
-      kind = methods[entry.name]
-      kind = kind.sampled if entry.temperature else kind.greedy
-      scored = 1 + tree.num_nodes(kind.drafter.layout)
+      program = methods[entry.name]
+      program = program.sampled if entry.temperature else program.greedy
+      scored = 1 + tree.num_nodes(program.drafter.layout)
       # What a head reads besides its target is left out of the bound.
       drafted = () if pair.head else (
-          1, *draft_levels.widths(kind.drafter))[:-1]
+          1, *draft_levels.widths(program.drafter))[:-1]
     else:
       scored, drafted = _their_step(entry.name)
     prompt, new = config.prompt_length, config.max_new_tokens
@@ -91,9 +91,9 @@ def _formats(pair, entry):
 
 def _their_step(name):
   """Returns tokens that a step of another tool scores, and of its drafts."""
-  kind, _, length = name.rstrip(")").partition("(")
+  method, _, length = name.rstrip(")").partition("(")
   length = int(length or 0)
-  drafts = kind in ("assisted", "probabilistic")
+  drafts = method in ("assisted", "probabilistic")
   return 1 + length, (1,) * length if drafts else ()
 
 

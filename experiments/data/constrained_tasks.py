@@ -26,6 +26,7 @@ from models.text import tokenizers
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 # Prompts, references and constraints of a split of CommonGen.
 _COMMONGEN = ("{}.src_alpha.txt", "{}.tgt.txt", "{}.constraint.json")
+_WORD_SETS = pathlib.Path(__file__).parent / "word_sets.jsonl"
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
 # Prompts to look at for each one that has identifiers.
 _SPARE = 4
@@ -83,7 +84,7 @@ def _python(config, pair):
   words = [[word for word in _identifiers(text, pair.tokenizer.decode(prompt))
             if known is None or word in known][:config.concepts]
            for prompt, text in zip(prompts, references)]
-  chosen = [i for i, found in enumerate(words) if found][:config.examples]
+  chosen = [i for i, names in enumerate(words) if names][:config.examples]
   if len(chosen) < config.examples:
     raise ValueError(
         f"examples={config.examples}: only {len(chosen)} held-out prompts go "
@@ -114,8 +115,8 @@ def _passages(config, pair, count):
 
 def _identifiers(text, before=""):
   """Returns identifiers of a text, no keywords; `before` ends its words."""
-  found = _IDENTIFIER.findall(before + text, len(before))
-  return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
+  words = _IDENTIFIER.findall(before + text, len(before))
+  return [word for word in dict.fromkeys(words) if not keyword.iskeyword(word)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -128,6 +129,21 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
+  words, references, concepts = (_of_folder if config.corpus else
+                                 _word_sets)(config)
+  return Task(_commongen_prompts(config, pair.tokenizer, words), references,
+              pair.eos_id,
+              task_rewards.lexical(concepts, pair, config.max_new_tokens))
+
+
+def _word_sets(config):
+  """Returns words, references and forms of the sets that come along."""
+  sets = constraint_file.load(str(_WORD_SETS), config.examples)
+  return ([" ".join(forms[0] for forms in x.words) for x in sets],
+          [x.reference for x in sets], [x.words for x in sets])
+
+
+def _of_folder(config):
   folder = pathlib.Path(config.corpus)
   names = [name.format(config.split) for name in _COMMONGEN]
   for name in names:
@@ -145,9 +161,7 @@ def _commongen(config, pair):
     raise ValueError(
         f"examples={config.examples}: '{folder}' has {len(words)} concept "
         f"sets, {len(references)} references, {len(concepts)} constraints.")
-  return Task(_commongen_prompts(config, pair.tokenizer, words), references,
-              pair.eos_id,
-              task_rewards.lexical(concepts, pair, config.max_new_tokens))
+  return words, references, concepts
 
 
 def _commongen_prompts(config, tokenizer, words):
@@ -176,32 +190,32 @@ def _file(config, pair):
 
 def _parsed(path, number, line):
   try:
-    found = json.loads(line)
+    value = json.loads(line)
   except ValueError as e:
     raise ValueError(f"'{path}', line {number} is not JSON: {e}.") from e
-  if not isinstance(found, list):
+  if not isinstance(value, list):
     raise ValueError(f"'{path}', line {number} is of type "
-                     f"{type(found).__name__}: a list of concepts is needed, "
+                     f"{type(value).__name__}: a list of concepts is needed, "
                      "each a list of forms.")
-  return found
+  return value
 
 
 def _harmless(config, pair):
   """Loads held-out dialogues up to their last answers."""
   # A reward model scores prompt and answer; the references are the answers that
   # people preferred.
-  found = preference_pairs.read(config.corpus, _DIALOGUES,
+  pairs = preference_pairs.read(config.corpus, _DIALOGUES,
                                 python_corpus.HELD_OUT)
   encode = _dialogue_encoder(config, pair.tokenizer)
   encoded = ((encode(before), answer.strip()) for before, _, answer in (
-      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in found))
+      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in pairs))
   # A chat that is cut off would lose its template.
   size = config.prompt_length
   fitting = (x for x in encoded if not config.chat or len(x[0]) <= size)
   chosen = list(itertools.islice(fitting, config.examples))
   if len(chosen) < config.examples:
     raise ValueError(f"examples={config.examples}: '{config.corpus}' has "
-                     f"{len(found)} held-out dialogues, {len(chosen)} of them "
+                     f"{len(pairs)} held-out dialogues, {len(chosen)} of them "
                      f"for prompt_length={size}.")
   prompts, answers = zip(*chosen)
   return Task([prompt[-size:] for prompt in prompts], list(answers),

@@ -35,7 +35,7 @@ def read(spec: str) -> dj.canvas.Method:
 def decoder(config, model, params, method, method_params=None, **more):
   """Returns `(keys, prompts, lengths) -> Filled` of a method.
 
-  `method_params` are those of Learn2PD; `**more`, of `dj.canvas.generate`,
+  `method_params` are Learn2PD's; `**more`, of `dj.canvas.generate`,
   replaces what the config says.
   """
   eos_id = canvas_tasks.WORDS.index(tokenizers.EOS)
@@ -110,7 +110,7 @@ def counts(timed, examples) -> dict:
 def figures(record, baseline, seed) -> dict[str, list]:
   """Returns accuracy, forwards a token and rates, with 95 % intervals.
 
-  The speed-up is over `baseline_rate`, that of the baseline's record timed in
+  The speed-up is over `baseline_rate`, of the baseline's record timed in
   the course of this one.
   """
   right, emitted = (np.array(record[name], float)

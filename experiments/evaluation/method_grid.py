@@ -28,7 +28,7 @@ def from_config(config):
                            "for the target's, or more is allowed.")
   for name in config.methods:
     method_specs.check_name(name, "methods")
-  methods = {"autoregressive": dj.methods.autoregressive()}
+  methods = [dj.methods.autoregressive()]
   points = {}
   for experiment, chosen in (("length", config.lengths),
                              ("budget", config.budgets)):
@@ -42,9 +42,9 @@ def from_config(config):
       names = [method_specs.parse(spec)[0] for spec in trees[str(point)]]
       built = [method for name, method in zip(names, built)
                if name in (config.methods or names)]
-      methods.update({method.name: method for method in built})
+      methods += built
       points[experiment, point] = [method.name for method in built]
-  return list(methods.values()), points
+  return list(method_specs.by_name(methods).values()), points
 
 
 def that_fit(pair, methods, points):
@@ -68,16 +68,16 @@ def that_fit(pair, methods, points):
 
 
 def _fits(method, draft, most):
-  """Tells whether a head of `most` levels, or so many models, can draft."""
-  kind = method.sampled or method.greedy
-  if not isinstance(kind, dj.Pair):
+  """Tells whether a head of `most` levels, or `most` models, can draft."""
+  program = method.sampled or method.greedy
+  if not isinstance(program, dj.Pair):
     return True
   if most and draft_kind.needs_draft(method) and (
-      tree.depth(kind.drafter.layout) > most):
+      tree.depth(program.drafter.layout) > most):
     return False
-  if kind.drafter.draws != dj.Draws.OF_SEVERAL:
+  if program.drafter.draws != dj.Draws.OF_SEVERAL:
     return True
   try:
-    return bool(language_model.draft_calls(kind.drafter, draft))
+    return bool(language_model.draft_calls(program.drafter, draft))
   except ValueError:
     return False

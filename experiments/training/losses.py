@@ -11,8 +11,8 @@ import jax.numpy as jnp
 def cross_entropy(logits, targets, weights=None):
   """Returns the mean of -log p: logits `[B, T, V]`, targets `[B, T]`."""
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-  found = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
-  return -jnp.average(found, weights=weights)
+  chosen = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+  return -jnp.average(chosen, weights=weights)
 
 
 def forward_kl(teacher, student, weights=None):
@@ -76,7 +76,7 @@ def block_verification(teacher, student, tokens, weights):
              for x in logs]
   ratio = jnp.cumsum(of_text[1] - of_text[0], axis=1)
   before = jnp.pad(ratio[:, :-1], ((0, 0), (1, 0), (0, 0)))
-  # That of no token is 1.
+  # The product over no token is 1.
   least = jax.lax.cummin(before, axis=1)
   kept = jnp.exp(jnp.minimum(least[..., None] + logs[0],
                              before[..., None] + logs[1])).sum(axis=-1)

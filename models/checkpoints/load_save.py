@@ -89,7 +89,7 @@ def check_replaceable(folder, parts=_PARTS) -> None:
   if others:
     raise ValueError(
         f"'{folder}' has '{others[0]}', which is no part of a model of this "
-        "library and would be lost: a new folder, or that of an older model, "
+        "library and would be lost: a new folder, or an older model's, "
         "is needed.")
 
 
@@ -127,7 +127,7 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   Returns:
     A language model and its parameters, all of them finite. Of a folder with
     digests they are those that were saved; read in another type they are first
-    read in that of the folder, which takes memory for both.
+    read in the folder's, which takes memory for both.
 
   Raises:
     FileNotFoundError, ValueError: naming the folder, or the file in it, and
@@ -155,11 +155,11 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
-  """Reads a masked-diffusion model; `options` are those of `load`.
+  """Reads a masked-diffusion model; `options` as in `load`.
 
   `folder` has LLaDA, Dream, SDAR or Fast-dLLM v2, or a model that was trained
   here, whose mask is the last entry of its vocabulary. Raises as `load`; and
-  ValueError for a folder of transformers of another kind.
+  ValueError for a folder of transformers of another type.
   """
   folder = resolve.folder(folder)
   lm, params = load(folder, **options)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import conformance, exactness
 from models import prompt_lookup
 from models import transformer
-from models.testing import conformance
-from models.testing import exactness
 
 V = 4
 # After the last token stand 1, 2 and 3, once each, 1 after more of the same.
@@ -22,15 +21,15 @@ METHODS = [dj.methods.speculative(2), dj.methods.rsd_c((2, 1)),
 
 def votes(text, ngram):
   """`[V]`, one place of a text after the other."""
-  found, end = np.zeros(V), len(text) - 1
+  result, end = np.zeros(V), len(text) - 1
   for place in range(end):
     agreeing = 0
     while agreeing < min(ngram, place + 1) and (
         text[place - agreeing] == text[end - agreeing]):
       agreeing += 1
     if agreeing:
-      found[text[place + 1]] += 16**agreeing * (1 + place / len(text))
-  return found
+      result[text[place + 1]] += 16**agreeing * (1 + place / len(text))
+  return result
 
 
 def generate(method, target, rows=1, prompt=tuple(PROMPT), new=4, **kwargs):
@@ -72,7 +71,7 @@ def test_many_tokens_that_agree():
 def test_it_is_a_language_model():
   """Caches, blocks, masks, commits: the distribution of the text alone."""
   lm = prompt_lookup.language_model(V)
-  conformance.check(lm, ())
+  conformance.check_model(lm, ())
   assert prompt_lookup.language_model(V, 4) is lm
 
 

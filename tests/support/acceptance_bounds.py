@@ -23,17 +23,7 @@ _TIMES = np.arange(-8.0, 21.0, 0.5)
 
 
 def with_replacement(target, draft, count: int):
-  """Bounds the acceptance of children drawn independently.
-
-  Args:
-    target: `[N, V]`, the target's distributions.
-    draft: `[N, V]`, those that the children are drawn from.
-    count: K, the most children.
-
-  Returns:
-    `[N, K]`, the bounds for 1, 2, ..., K children. For t = (.5, .3, .2), d =
-    (.2, .5, .3): 0.7 and 0.86.
-  """
+  """Bounds the acceptance of children drawn independently."""
   target, draft = _by_ratio(target, draft)
   powers = np.arange(1, count + 1)
   return _least(target, np.cumsum(draft, axis=1)[:, :, None]**powers)
@@ -42,16 +32,7 @@ def with_replacement(target, draft, count: int):
 def without_replacement(target, draft, count: int):
   """Bounds the acceptance of children drawn without replacement.
 
-  Tokens ring at exponential times with rates d; the first ones are the draw.
-
-  Args:
-    target: `[N, V]`, as in `with_replacement`, and so are the others.
-    draft: `[N, V]`.
-    count: K.
-
-  Returns:
-    `[N, K]`. For t = (.5, .3, .2), d = (.2, .5, .3): 0.7 and 0.986.
-  """
+  Tokens ring at exponential times with rates d; the first ones are the draw."""
   target, draft = _by_ratio(target, draft)
   times = np.exp(_TIMES)
   rest = np.cumsum(draft[:, ::-1], axis=1)[:, ::-1]
@@ -59,7 +40,7 @@ def without_replacement(target, draft, count: int):
   # The probability that j tokens of a prefix have rung at each time.
   rung = np.zeros((count, len(draft), len(times)))
   rung[0] = 1
-  found = np.empty((*draft.shape, count))
+  values = np.empty((*draft.shape, count))
   for i in range(draft.shape[1]):
     quiet = np.exp(-draft[:, i, None] * times)
     for j in reversed(range(count)):
@@ -70,32 +51,24 @@ def without_replacement(target, draft, count: int):
     rate = rest[:, i, None] * times
     weights = rate * np.exp(-rate) * (_TIMES[1] - _TIMES[0])
     fewer = np.cumsum([(weights * x).sum(axis=1) for x in rung], axis=0)
-    found[:, i] = (weights.sum(axis=1) - fewer).T
-  found[rest == 0] = 1
-  return _least(target, found)
+    values[:, i] = (weights.sum(axis=1) - fewer).T
+  values[rest == 0] = 1
+  return _least(target, values)
 
 
 def greedy_and_sample(target, draft, count: int):
   """Bounds the acceptance of the most probable tokens and a sample of others.
-
-  Args:
-    target: `[N, V]`, as in `with_replacement`, and so are the others.
-    draft: `[N, V]`.
-    count: K.
-
-  Returns:
-    `[N, K]`: of one sample; of one and the most probable token; and so on.
   """
   target, draft = _descending(target, draft)
-  found = []
+  results = []
   for fixed in range(count):
     rest = draft.copy()
     rest[:, :fixed] = 0
     mass = rest.sum(axis=1, keepdims=True)
     rest = np.where(mass > 0, rest / np.where(mass > 0, mass, 1), 0)
-    found.append(target[:, :fixed].sum(axis=1) +
-                 np.minimum(target, rest).sum(axis=1))
-  return np.stack(found, axis=1)
+    results.append(target[:, :fixed].sum(axis=1) +
+                   np.minimum(target, rest).sum(axis=1))
+  return np.stack(results, axis=1)
 
 
 def top_k(target, draft, count: int):

@@ -45,17 +45,7 @@ _PAIRED = ("llama", "granite", "smollm3")
 
 
 def write(path, folder, arch, *, kind="F32", extra=(), rope=None, split=0):
-  """Writes a Hugging Face folder as a file.
-
-  Args:
-    path: of the file.
-    folder: of the model.
-    arch: of the file, such as "llama".
-    kind: type of matrices, as `gguf.GGMLQuantizationType` names it.
-    extra: tuples of a method of `gguf.GGUFWriter` and its arguments.
-    rope: dict of more tensors by their names, or None.
-    split: tensors of each part of a split file; 0 for one file.
-  """
+  """Writes a Hugging Face folder as a file."""
   fields = json_files.read(folder / hf_config.FILE)
   writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
   for name, setter in _SETTERS.items():
@@ -87,7 +77,7 @@ def _tensors(folder, fields, arch, heads):
   kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
   layers = fields.get("num_hidden_layers", fields.get("n_layer"))
   names = gguf.get_tensor_name_map(kinds[arch], layers)
-  found, experts = {}, {}
+  result, experts = {}, {}
   for name, tensor in tensor_files.tensors(folder).items():
     x = tensor.read().astype(np.float32)
     stem, _, kind = name.rpartition(".")
@@ -99,11 +89,11 @@ def _tensors(folder, fields, arch, heads):
       continue
     there = names.get_name(stem)
     assert there, name
-    found[f"{there}.{kind}"] = _converted(
+    result[f"{there}.{kind}"] = _converted(
         x, stem, kind, fields, arch, heads)
   stacked = {name: np.stack([parts[i] for i in range(len(parts))])
              for name, parts in experts.items()}
-  return found | stacked
+  return result | stacked
 
 
 def _converted(x, stem, kind, fields, arch, heads):

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
-from models.testing import exactness
 from models.transformer import sharding
 from support import helpers
 from support import random_methods
@@ -28,34 +28,19 @@ _LENGTHS = {3: 4, 4: 4, 5: 3, 6: 3}
 
 
 class Case(NamedTuple):
-  """A decoding problem.
-
-  Attributes:
-    name: what was drawn, as JSON.
-    method: a `dj.Method`.
-    models: `random_models.Models`, its target with all processors.
-    prompts, lengths: `[3, P]` and `[3]`.
-    warps: of each prompt, arguments of `helpers.warped`.
-    draft_sampling: of the drafter; None: likewise.
-    eos: tokens that end a text.
-    counted: tokens of a text that are compared.
-    budget: tokens that are generated.
-    in_turn: whether rows of one prompt stand together.
-    share: 1 or the part of all rows that are decoded together.
-    seed: of the random keys.
-  """
-  name: str
+  """A decoding problem."""
+  name: str  # What was drawn, as JSON
   method: dj.Method
-  models: random_models.Models
-  prompts: Any
-  lengths: Any
-  warps: tuple
+  models: random_models.Models  # The target with all processors
+  prompts: Any  # [3, P]
+  lengths: Any  # [3]
+  warps: tuple  # Of each prompt, arguments of `helpers.warped`
   draft_sampling: dj.Sampling | None
   eos: tuple[int, ...]
-  counted: int
-  budget: int
-  in_turn: bool
-  share: int
+  counted: int  # Tokens of a text that are compared
+  budget: int  # Tokens that are generated
+  in_turn: bool  # Whether rows of one prompt stand together
+  share: int  # 1 or the part of all rows that are decoded together
   seed: int
 
 
@@ -106,10 +91,10 @@ def _name(case, number, kind, penalty, start):
 
 def _contexts(prompts, size, counted):
   """Returns all texts that a counted token can follow."""
-  contexts = found = list(dict.fromkeys(prompts))
+  contexts = results = list(dict.fromkeys(prompts))
   for _ in range(counted - 1):
-    found = [(*text, token) for text in found for token in range(size)]
-    contexts = contexts + found
+    results = [(*text, token) for text in results for token in range(size)]
+    contexts = contexts + results
   return list(dict.fromkeys(contexts))
 
 
@@ -184,7 +169,7 @@ def counts(case, rows):
   order = np.sort(order) if case.in_turn else order
   out = _generate(case, order)
   tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
-  found = [{} for _ in range(PROMPTS)]
+  results = [{} for _ in range(PROMPTS)]
   for prompt, length in enumerate(case.lengths):
     at = order == prompt
     texts = tokens[at][:, length:length + case.counted]
@@ -192,8 +177,8 @@ def counts(case, rows):
     texts, times = np.unique(np.where(inside, texts, -1), axis=0,
                              return_counts=True)
     for text, count in zip(texts.tolist(), times.tolist()):
-      found[prompt][tuple(x for x in text if x >= 0)] = count
-  return found
+      results[prompt][tuple(x for x in text if x >= 0)] = count
+  return results
 
 
 def _generate(case, order):
@@ -229,19 +214,15 @@ def _on_mesh(models, keys, rows, share, given):
           len(keys) // share // mesh.size * mesh.size), **given)
 
 
-def p_value(found, expected) -> float:
+def p_value(actual, expected) -> float:
   """Returns the probability that some prompt fits as badly as the worst does.
-
-  Args:
-    found: of `counts`.
-    expected: of `distributions`.
   """
-  least = min(map(_p_value, found, expected))
+  least = min(map(_p_value, actual, expected))
   # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.
   return float(-np.expm1(PROMPTS * np.log1p(-least))) if least < 1 else 1.0
 
 
-def _p_value(found, expected):
-  texts = list(expected | found)
+def _p_value(actual, expected):
+  texts = list(expected | actual)
   return exactness.p_value(*(np.array([x.get(text, 0) for text in texts])
-                             for x in (found, expected)))
+                             for x in (actual, expected)))

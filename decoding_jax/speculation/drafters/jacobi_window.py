@@ -22,7 +22,7 @@ from decoding_jax.types import Context, DecodeState, Drafter, NONE, Seen
 @functools.lru_cache(maxsize=None)
 def lookahead(ngram: int, window: int, guesses: int, buckets: int,
               from_text: bool, by_one: bool) -> Drafter:
-  """Makes the drafter; arguments are those of `methods.lookahead`."""
+  """Makes the drafter of `methods.lookahead`, with its arguments."""
   # Nodes of the window; of the rest of its first row hang the other rows.
   grid = np.arange((ngram - 1) * window).reshape(ngram - 1, window)
   grid = np.where(grid > 0, guesses * (ngram - 1) + grid, 0).astype(np.int32)
@@ -72,7 +72,7 @@ def _propose(parents, keys, context: Context, state: DecodeState):
   window = window.at[:, 0, 0].set(root)
   grams = jax.vmap(lambda pool, x: pool[x % len(pool)])(pool, root)
   known = grams[:, :, :1] == root[:, None, None]
-  # Equal beginnings are one branch, that of the first of them.
+  # Equal beginnings are one branch, the first one's.
   same = (grams[:, :, None] == grams[:, None]) & known[:, None]
   first = jnp.argmax(jnp.cumprod(same, axis=-1), axis=2)[..., 1:]
   order = jnp.arange(first[0].size).reshape(1, *first.shape[1:])

@@ -13,8 +13,8 @@ from decoding_jax import programs, sampling
 import decoding_jax as dj
 from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from support import helpers
 from support import small_heads
 from support import tiny_models as tiny
@@ -45,11 +45,11 @@ def test_texts_do_not_depend_on_the_rows():
       eos_id=5, reward=tiny.table_reward(), reward_params=2.0,
       constraints=np.random.default_rng(2).random((PROMPTS, tiny.STATES)),
       sampling=dj.Sampling(np.linspace(0.5, 1.5, PROMPTS), token_mask=mask))
-  found, expected = run(ROWS), run(None)
-  check_same(found, expected)
+  actual, expected = run(ROWS), run(None)
+  check_same(actual, expected)
   assert len(set(np.asarray(expected.lengths - lengths).tolist())) > 3
-  calls = np.asarray(found.stats.target_calls)
-  assert max(calls.max(), calls.sum() / ROWS) <= found.steps <= calls.sum()
+  calls = np.asarray(actual.stats.target_calls)
+  assert max(calls.max(), calls.sum() / ROWS) <= actual.steps <= calls.sum()
 
 
 # Longer than a chunk, than two of them; and of one token, which is not read.
@@ -97,15 +97,8 @@ def p_value_of_chunks():
       jax.random.key(2), np.tile(CONTEXT, (TEXTS, 1)).astype(np.int32),
       np.full(TEXTS, len(CONTEXT)), method=dj.methods.speculative(2),
       max_new_tokens=TEXT, rows=64, prefill_chunk=3, **given)
-  counts = np.zeros((4,) * TEXT)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, len(CONTEXT):].T), 1)
-  texts = np.array([(*CONTEXT, *x) for x in np.ndindex(counts.shape)], np.int32)
-  logits = transformer.causal_logits(given["target"], given["target_params"],
-                                     texts)[:, len(CONTEXT) - 1:-1]
-  told = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)),
-                            texts[:, len(CONTEXT):, None], 2)
-  probs = np.exp(told.astype(np.float64).sum((1, 2))).reshape(counts.shape)
-  return exactness.p_value(counts, probs / probs.sum())
+  model = tiny.Model(given["target"], given["target_params"])
+  return helpers.p_value_of_model(model, CONTEXT, out.tokens)
 
 
 @pytest.mark.long
@@ -132,9 +125,9 @@ def test_a_search_of_some_rows_leaves_the_others():
   run = lambda rows: tiny.generate(
       dj.methods.beam_search(2), tiny.Models(model, model), prompts=tokens,
       lengths=lengths, new=NEW, rows=rows, eos_id=5)
-  found = run(ROWS)
-  check_same(found, run(None))
-  assert found.steps == 2
+  outputs = run(ROWS)
+  check_same(outputs, run(None))
+  assert outputs.steps == 2
 
 
 def test_caches_of_rows_that_are_refilled():

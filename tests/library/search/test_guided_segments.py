@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import EOS, ROWS, search, table, texts
+from support.search_reference import EOS, ROWS, table, texts
 
 SIZE, NEW, STEPS, BETA, U = 3, 3, 2, 1.5, 0.2
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
@@ -42,7 +42,7 @@ def segment(text, room, threshold, count=2, target=TARGET):
   """Of the segment that follows: a dict, and how often the target draws."""
   last, size = (0, *text)[-1], min(STEPS, room)
   target, draft = (texts(x, last, size) for x in (target, DRAFT))
-  found, under = collections.Counter(), 0.0
+  result, under = collections.Counter(), 0.0
   for outcome, p in drawn(draft, count).items():
     if not any(x in target for x in outcome):
       under += p
@@ -52,14 +52,14 @@ def segment(text, room, threshold, count=2, target=TARGET):
                 for x in outcome]
     for x, value, q in zip(outcome, tilted, softmax(BETA * np.array(tilted))):
       if value >= threshold:
-        found[x] += p * q
+        result[x] += p * q
       else:
         under += p * q
   for outcome, p in drawn(target, count).items():
     for x, q in zip(outcome, softmax(
         [BETA * worth((*text, *x)) for x in outcome])):
-      found[x] += under * p * q
-  return found, under
+      result[x] += under * p * q
+  return result, under
 
 
 def distribution(threshold, text=(), target=TARGET):
@@ -130,8 +130,8 @@ def test_more_samples_approach_the_tilted_distribution():
   total = sum(tilted.values())
   distances = []
   for count in (1, 2, 4):
-    found, _ = segment((), NEW, -np.inf, count)
-    distances.append(sum(abs(found[x] - p / total) for x, p in tilted.items()))
+    result, _ = segment((), NEW, -np.inf, count)
+    distances.append(sum(abs(result[x] - p / total) for x, p in tilted.items()))
   assert distances[0] > distances[1] > distances[2]
 
 
@@ -186,15 +186,3 @@ def test_a_transformer_and_its_caches():
     np.testing.assert_array_equal(out.tokens[row], rolled.tokens[0])
     np.testing.assert_array_equal(out.stats.target_calls[row],
                                   rolled.stats.target_calls[0])
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.gsi(0, 2), "num_samples=0: a positive integer"),
-    (lambda: dj.methods.gsi(2, 0), "segment=0"),
-    (lambda: dj.methods.gsi(2, 2, 0.0), "reward_weight=0.0"),
-    (lambda: dj.methods.gsi(2, 2, threshold="x"), "threshold='x'"),
-    (lambda: dj.methods.gsi(2, 2, end=0.5), "end=0.5: the id"),
-    (lambda: search(dj.methods.gsi(2, 2), table()), "reward=None")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -12,10 +12,9 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import drafter_conformance, exactness
 from models.heads import prompt_tokens
-from models.testing import drafter_conformance
-from models.testing import exactness
-from support import small_texts
+from support import helpers
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
@@ -38,12 +37,13 @@ def p_value(method):
   out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
                     np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
                     **models())
-  return small_texts.p_value(_CONFIG, (1, 2), out.tokens), out.stats
+  return helpers.p_value_of_model(tiny.random_model(_CONFIG), (1, 2),
+                                  out.tokens), out.stats
 
 
 def test_texts_have_the_distribution_of_the_target():
-  found, stats = p_value(_METHOD)
-  assert found >= exactness.MIN_P_VALUE
+  result, stats = p_value(_METHOD)
+  assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   assert not stats.draft_calls.any()
 
@@ -51,9 +51,9 @@ def test_texts_have_the_distribution_of_the_target():
 def test_control_guesses_that_are_tested_by_matches_alone():
   """At temperature 1 the most probable tokens are no samples."""
   drafter = drafters.ppd((2, 2, 1), 3, 1)
-  found, _ = p_value(dj.Method("wrong", dj.Pair(drafter, verifiers.match()),
-                               None))
-  assert found < exactness.MIN_P_VALUE
+  result, _ = p_value(dj.Method("wrong", dj.Pair(drafter, verifiers.match()),
+                                None))
+  assert result < exactness.MIN_P_VALUE
 
 
 def test_greedy_texts_are_those_of_the_target():
@@ -81,10 +81,10 @@ def test_guesses_are_those_of_a_plain_forward():
     state = step(state)
     guesses, known = map(np.asarray, state.carry)
     for row, length in enumerate(np.asarray(state.length)):
-      found = prompt_tokens.with_chains(
+      result = prompt_tokens.with_chains(
           _PROMPTS, _CONFIG, given["target_params"],
           state.tokens[row, None, :length - 1], (int(length) - 2,))[1][0, 0]
-      order = np.asarray(jnp.argsort(-found, axis=-1))[:, :3]
+      order = np.asarray(jnp.argsort(-result, axis=-1))[:, :3]
       np.testing.assert_array_equal(guesses[row, :known[row]],
                                     order[:known[row]])
     seen |= set(known.tolist())

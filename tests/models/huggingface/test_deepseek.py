@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import conformance
 from models import checkpoints
 from models import transformer
 from models.heads import mtp
@@ -19,7 +20,6 @@ from models.huggingface import block_scales
 from models.huggingface import config as hf_config
 from models.huggingface import heads
 from models.huggingface import tensor_files
-from models.testing import conformance
 from support import decoder_reference
 from support import published_configs as published
 from support import published_heads as hf
@@ -123,11 +123,11 @@ def test_blocks_of_eight_bits_times_their_scales(tmp_path):
         {"x.weight": x.dtype})
     return tensor_files.tensors(tmp_path)
 
-  found = read()
-  assert found.keys() == {"x.weight", "y"}
+  actual = read()
+  assert actual.keys() == {"x.weight", "y"}
   expected = [[float(x[i, j]) * scales[i // 2, j // 3] for j in range(7)]
               for i in range(5)]
-  np.testing.assert_allclose(found["x.weight"].read(), expected, rtol=1e-6)
+  np.testing.assert_allclose(actual["x.weight"].read(), expected, rtol=1e-6)
   wrong = read(**{"x.weight_scale_inv": scales[:2]})["x.weight"]
   assert "scales of shape (2, 3): (3, 3) for blocks of [2, 3]" in wrong.refusal
   (tmp_path / hf_config.FILE).write_text("{}")
@@ -223,7 +223,7 @@ def test_logits_of_texts_and_trees(tmp_path, variant):
   logits, _ = tiny.causal(ours, TOKENS)
   error = np.abs(logits - expected).max() / np.abs(expected).max()
   assert error < TOLERANCE, error
-  conformance.check(*ours, lambda _, tokens: jax.pure_callback(
+  conformance.check_model(*ours, lambda _, tokens: jax.pure_callback(
       functools.partial(their_logits, theirs),
       jax.ShapeDtypeStruct((*tokens.shape, 29), jnp.float32), tokens))
   config = checkpoints.architecture(tmp_path / "theirs")

@@ -12,14 +12,13 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import cache_growth
 from decoding_jax.runtime import prefill
+from decoding_jax.testing import conformance, exactness
 from decoding_jax.validation import memory
 from models import cacheless
 from models import guided
 from models import transformer
 from models.heads import eagle
 from models.heads.parts import formats
-from models.testing import conformance
-from models.testing import exactness
 from models.transformer import language_models
 from support import helpers
 from support import published_configs
@@ -66,14 +65,14 @@ def tree_mask():
 
 def scored(model, cache, mask, levels=((0, 7),)):
   """Logits and block of the tree, scored at once or in parts."""
-  block, found = cache_lib.init_block(cache, 7), []
+  block, result = cache_lib.init_block(cache, 7), []
   for start, stop in levels:
     logits, block = _forward(
         model.lm, model.params, TREE[:, start:stop],
         cache.length[:, None] + DEPTHS[None, start:stop], cache, block,
         jnp.int32(start), jnp.asarray(mask[:, start:stop]))
-    found.append(logits)
-  return np.concatenate(found, axis=1), block
+    result.append(logits)
+  return np.concatenate(result, axis=1), block
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -134,7 +133,7 @@ def test_a_path_is_committed_at_once_or_in_parts(target):
 
 @BOTH
 def test_conformance_and_a_state_that_is_forgotten(target):
-  conformance.check(*target, plain(target.lm))
+  conformance.check_model(*target, plain(target.lm))
 
   def forgetful(params, tokens, positions, cache, *others):
     states = jax.tree.map(jnp.zeros_like, cache.states)
@@ -142,18 +141,18 @@ def test_conformance_and_a_state_that_is_forgotten(target):
                              cache.replace(states=states), *others)
 
   with pytest.raises(AssertionError, match="forward of a tree"):
-    conformance.check(target.lm._replace(forward=forgetful), target.params,
-                      plain(target.lm))
+    conformance.check_model(target.lm._replace(forward=forgetful),
+                            target.params, plain(target.lm))
 
 
 def check_same_texts(method, temperature, models=(TARGET, DRAFT)):
   """Texts are those of models that read each text from its beginning."""
   run = functools.partial(tiny.generate, method,
                           sampling=dj.Sampling(temperature))
-  found, expected = run(tiny.Models(*models)), run(stateless(*models))
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
-  return found
+  actual, expected = run(tiny.Models(*models)), run(stateless(*models))
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
+  return actual
 
 
 @BOTH
@@ -194,11 +193,11 @@ def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
     monkeypatch.setattr(cache_lib, "_STEP", 1)
     monkeypatch.setattr(cache_growth, "_ROOM", 2)
   jax.clear_caches()
-  found = run(**{"queue": {"rows": 2}, "chunked queue": {
+  actual = run(**{"queue": {"rows": 2}, "chunked queue": {
       "rows": 2, "prefill_chunk": 10}}.get(way, {}))
   jax.clear_caches()
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
 
 
 @pytest.mark.parametrize("whole", [tiny.DELTA, tiny.MAMBA],
@@ -333,6 +332,6 @@ def test_a_head_reads_layers_with_a_state():
       eagle.head(config, tiny.DELTA),
       eagle.init(jax.random.key(0), config, tiny.DELTA))
   run = functools.partial(tiny.generate, sampling=dj.Sampling(0))
-  found = run(dj.methods.rsd_s(2, 2), tiny.Models(target, head))
-  np.testing.assert_array_equal(found.tokens, run(
+  outputs = run(dj.methods.rsd_s(2, 2), tiny.Models(target, head))
+  np.testing.assert_array_equal(outputs.tokens, run(
       dj.methods.autoregressive(), tiny.Models(TARGET, None)).tokens)
