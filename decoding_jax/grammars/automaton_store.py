@@ -30,18 +30,18 @@ def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
   that cannot be written gives a warning."""
   digest = _digest(make, what, pieces, eos_id, options)
   path = pathlib.Path(folder) / f"{digest}.npz"
-  found = _read(path)
-  if found is not None:
-    return found, True
+  automaton = _read(path)
+  if automaton is not None:
+    return automaton, True
   begin = time.monotonic()
-  found = make(what, pieces, eos_id, **options)
+  automaton = make(what, pieces, eos_id, **options)
   if time.monotonic() - begin >= least_seconds:
     try:
-      _write(path, found)
+      _write(path, automaton)
     except OSError as e:  # The text does not depend on it.
       warnings.warn(f"the automaton cannot be kept, and is compiled again the "
                     f"next time: {e}", stacklevel=2)
-  return found, False
+  return automaton, False
 
 
 def _digest(make, what, pieces, eos_id, options):
@@ -55,10 +55,10 @@ def _digest(make, what, pieces, eos_id, options):
 @functools.cache
 def _source_digest():
   """Returns a digest of the files that automata are made by."""
-  found = hashlib.sha256()
+  digest = hashlib.sha256()
   for path in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
-    found.update(path.read_bytes())
-  return found.hexdigest()
+    digest.update(path.read_bytes())
+  return digest.hexdigest()
 
 
 def _read(path):

@@ -60,14 +60,14 @@ def fit(method: Method, target, draft, rows: int = 100_000, length: int = 4,
 
 def tested_methods():
   """Returns all examples whose samples come of a drafter and a verifier."""
-  return [method for found in methods.examples().values()
-          for method in found if isinstance(method.sampled, Pair)]
+  return [method for family in methods.examples().values()
+          for method in family if isinstance(method.sampled, Pair)]
 
 
 def frequencies(method: Method, target, draft, rows: int, length: int,
                 key=None, **kwargs):
   """Returns `[V] * length` counts of the texts after token 0, and `Stats`.
-  Arguments are those of `fit`, of any method and temperature."""
+  Arguments as in `fit`, for any method and temperature."""
   target_lm, target_params = table_model(target)
   models = {}
   if tree_decoder.decoder_of(method, greedy=False).needs_draft:
@@ -126,7 +126,7 @@ def _merge_rare(observed, expected):
 
 
 def by_chance(probs, rows: int) -> float:
-  """Returns the mean total variation of so many samples."""
+  """Returns the mean total variation of `rows` samples."""
   # Half the mean absolute deviation of each cell, which is nearly normal.
   return float(np.sqrt(probs * (1 - probs) / (2 * np.pi * rows)).sum())
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import model_pair
@@ -17,7 +18,6 @@ from experiments.timing import profile
 from experiments.timing import roofline
 from experiments.timing import stopwatch
 from models import transformer
-from models.testing import exactness
 
 # The pair that comes along, and what decodes greedily on CPU and device.
 _SHIPPED = ("python-target", "python-draft")

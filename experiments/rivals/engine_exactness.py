@@ -21,6 +21,7 @@ import ml_collections
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.app import text_tables
 from experiments.rivals import engines
 from experiments.rivals import gguf_export
@@ -28,7 +29,6 @@ from experiments.rivals import random_pair
 from experiments.rivals import subprocess_server
 from experiments.rivals import table_llama
 from models import checkpoints
-from models.testing import exactness
 
 # Tokens of the tables, and of a window.
 _VOCAB, _WINDOW = 6, 3

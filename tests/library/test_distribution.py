@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import example_methods
 from support.example_methods import each

@@ -9,8 +9,8 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import drafter_conformance
 from decoding_jax.types import SAMPLED
-from models.testing import drafter_conformance
 
 TABLE = drafters.token_recycling((2, 2), 2)
 LOOKUP = drafters.prompt_lookup(2, 2, 2)

@@ -11,16 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from decoding_jax.types import NONE, PAD, SAMPLED, has_cache
+from decoding_jax.testing import exactness
+from decoding_jax.types import (Cache, Context, DecodeState, Drafter, Draws,
+                                DraftTree, FreeLayout, has_cache, LanguageModel,
+                                NONE, PAD, Pair, Params, SAMPLED)
 from decoding_jax.validation import protocols
-from models.testing import exactness
 
 _VOCAB = 6
 # Tokens of the longest prompt; others are shorter.
@@ -34,10 +35,10 @@ _TOLERANCE = 1e-3
 
 
 class _Models(NamedTuple):
-  target: dj.LanguageModel
-  target_params: dj.types.Params
-  draft: dj.LanguageModel | None
-  draft_params: dj.types.Params
+  target: LanguageModel
+  target_params: Params
+  draft: LanguageModel | None
+  draft_params: Params
 
 
 class _Look(NamedTuple):
@@ -45,10 +46,10 @@ class _Look(NamedTuple):
   number: int
   newest: np.ndarray
   running: np.ndarray
-  tree: dj.DraftTree
+  tree: DraftTree
 
 
-def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
+def check_drafter(drafter: Drafter, *, target=None, target_params=None,
                   draft=None, draft_params=None, rows: int = 2000,
                   steps: int = 3, seed: int = 0):
   """Raises unless the trees and the state of a drafter are as they should be.
@@ -69,7 +70,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
     AssertionError: naming step, row and node, and what is wrong with it.
     ValueError: if the drafter has not the fields of one.
   """
-  protocols.check("drafter", dj.Drafter, drafter)
+  protocols.check("drafter", Drafter, drafter)
   models = _models(drafter, target, target_params, draft, draft_params)
   rng = np.random.default_rng(seed)
   prompts = rng.integers(0, models.target.vocab_size, (rows, _WIDTH))
@@ -79,7 +80,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
   keys = jax.random.split(jax.random.key(seed), rows)
   run = functools.partial(_run, drafter, models, steps)
   looks = run(keys, prompts, lengths, budgets)
-  if drafter.draws in SAMPLED | {dj.Draws.OF_SEVERAL}:
+  if drafter.draws in SAMPLED | {Draws.OF_SEVERAL}:
     _check_samples(drafter, looks)
   for row in range(rows - min(_ALONE, rows), rows):
     alone = run(*(x[row:row + 1] for x in (keys, prompts, lengths, budgets)))
@@ -99,7 +100,7 @@ def _models(drafter, target, target_params, draft, draft_params) -> _Models:
 def _run(drafter, models, steps, keys, prompts, lengths,
          budgets) -> list[_Look]:
   """Takes some steps, and checks each of them; returns what was seen."""
-  pair = dj.Pair(drafter, verifiers.sample_and_match())
+  pair = Pair(drafter, verifiers.sample_and_match())
   decoder = tree_decoder.of_pair(pair)
   context, state = _begin(decoder, models, keys, prompts, lengths, budgets)
   _check_forms(drafter, decoder, context, state)
@@ -128,15 +129,15 @@ def _begin(decoder, models, keys, prompts, lengths, budgets):
   slots = prefill.capacity(_WIDTH, room + decoder.max_slots_ahead)
   fill = functools.partial(prefill.prefill, slots, prefill.CHUNK,
                            prompts=prompts, lengths=lengths)
-  warper = sampling.make_warper(dj.Sampling(), batch, vocab_size)
-  context = dj.Context(
+  warper = sampling.make_warper(sampling.Sampling(), batch, vocab_size)
+  context = Context(
       **models._asdict(), warper=warper, draft_warper=warper,
       eos_id=jnp.full(1, NONE, jnp.int32), prompts=prompts,
       prompt_lengths=lengths, reward=None, reward_params=None,
       constraints=None)
   in_prompt = jnp.arange(_WIDTH + room)[None] < lengths[:, None]
   tokens = jnp.where(in_prompt, jnp.pad(prompts, ((0, 0), (0, room))), PAD)
-  state = dj.DecodeState(
+  state = DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
       limit=lengths + budgets, done=jnp.zeros(batch, bool),
@@ -160,7 +161,7 @@ def _step(drafter, decoder, context, state):
 def _check_forms(drafter, decoder, context, state):
   found = jax.eval_shape(functools.partial(_propose, drafter), context, state)
   if not (isinstance(found, tuple) and len(found) == 2
-          and isinstance(found[0], dj.DraftTree)):
+          and isinstance(found[0], DraftTree)):
     raise AssertionError("Drafter.propose: (tree, pending), a dj.DraftTree and "
                          f"anything, is needed, not a {type(found).__name__}.")
   tree, (batch, size) = found[0], _sizes(drafter, state)
@@ -171,8 +172,8 @@ def _check_forms(drafter, decoder, context, state):
   if drafter.draws in SAMPLED or tree.log_probs is not None:
     shape = getattr(tree.log_probs, "shape", (0, 0, 0))
     # The root has a distribution of each of several models.
-    inner = (min(shape[1], size) if isinstance(drafter.layout, dj.FreeLayout)
-             or drafter.draws == dj.Draws.OF_SEVERAL
+    inner = (min(shape[1], size) if isinstance(drafter.layout, FreeLayout)
+             or drafter.draws == Draws.OF_SEVERAL
              else 1 + sum(drafter.layout.widths[:-1]))
     needed["log_probs"] = ((batch, inner, context.target.vocab_size), "float32")
   for name, form in needed.items():
@@ -236,7 +237,7 @@ def _check_layout(layout, fail, valid, above, depths):
   below = (above[:, None] == np.arange(size)[None, :, None]) & (
       valid & (np.arange(size) > 0))[:, None]
   children = below.sum(axis=2)
-  if isinstance(layout, dj.FreeLayout):
+  if isinstance(layout, FreeLayout):
     fail(valid & (depths > layout.depth),
          f"it is deeper than FreeLayout.depth={layout.depth}", depths)
     most = np.full(size, layout.branching)
@@ -271,10 +272,10 @@ def _check_done(step, before, after):
   """Checks that rows that were done keep their state."""
   done = np.flatnonzero(np.asarray(before.done))
   kept = [jax.tree.leaves((x.carry, x.draft_cache),
-                          is_leaf=lambda x: isinstance(x, dj.Cache))
+                          is_leaf=lambda x: isinstance(x, Cache))
           for x in (before, after)]
   for old, new in zip(*kept) if len(done) else ():
-    if isinstance(old, dj.Cache):
+    if isinstance(old, Cache):
       old, new = old.length, new.length
     old, new = np.asarray(old)[done], np.asarray(new)[done]
     changed = (old != new).reshape(len(done), -1).any(axis=1)
@@ -307,7 +308,7 @@ def _check_samples(drafter, looks):
         twin = tree.valid[rows, other] & (tree.parents[rows, other] == parents)
         before = np.where(twin, tokens[:, other], before)
         rank = rank + twin
-        if drafter.draws in (dj.Draws.WITHOUT_REPLACEMENT, dj.Draws.PRUNED):
+        if drafter.draws in (Draws.WITHOUT_REPLACEMENT, Draws.PRUNED):
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
       for place in set(zip(rank, before)):
