@@ -84,13 +84,16 @@ def test_replaces_an_older_model_and_nothing_else(folder, params):
 
 
 def test_a_failed_save_leaves_the_older_model_or_none(folder, params):
-  for path in (folder, folder.parent / "new"):
-    with pytest.raises(TypeError):
-      checkpoints.save(path, CONFIG, params, metadata={"bad": object()})
-  assert not (folder.parent / "new").exists()
+  fail = lambda path: checkpoints.save(path, CONFIG, params,
+                                       metadata={"bad": object()})
+  with pytest.raises(TypeError):
+    fail(folder)
   _assert_holds(folder, params)
   checkpoints.save(folder, CONFIG, params)
   assert [path.name for path in folder.parent.iterdir()] == ["model"]
+  with pytest.raises(TypeError):
+    fail(folder.parent / "new")
+  assert not (folder.parent / "new").exists()
 
 
 def test_scanned_and_unrolled_agree(tmp_path, folder, params):

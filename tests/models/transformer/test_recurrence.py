@@ -144,8 +144,10 @@ def check_same_texts(method, temperature, models=(TARGET, DRAFT)):
   return found
 
 
-@BOTH
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature, target", [
+    (0.0, TARGET), (1.0, MAMBA), pytest.param(1.0, TARGET, marks=pytest.mark.
+                                              long),
+    pytest.param(0.0, MAMBA, marks=pytest.mark.long)], ids=range(4))
 def test_texts_of_trees(temperature, target):
   """Greedy ones are those of plain decoding too, in fewer calls."""
   tree = check_same_texts(dj.methods.rsd_s(3, 2), temperature,
