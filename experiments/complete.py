@@ -5,7 +5,7 @@
 
 A line of the file is a text, or an object with the field that `--field` names;
 with `--chat` it may be a list of messages. Flags for models, method, sampling
-and constraints are those of `experiments.generate`. `--method=auto` measures
+and constraints as in `experiments.generate`. `--method=auto` measures
 first, on the first prompts and `--batch` rows, and chooses the fastest method.
 
 `results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
@@ -142,7 +142,7 @@ def complete(method, pair, prompts, room, size, path):
             for j in range(_NUM_SAMPLES.value)]
   # A line that is there twice, or is of no prompt, counts for nothing.
   done = {(r["prompt"], r["sample"]): r for r in store.read(
-      path, "prompt", "sample", "finish")
+      path, "prompt", "sample", "finish", "tokens")
           if isinstance(r["prompt"], int) and isinstance(r["sample"], int)}
   records = [done[x] for x in wanted if x in done]
   todo = [x for x in wanted if x not in done]

@@ -17,8 +17,8 @@ from decoding_jax.grammars import vocabulary_digest
 from decoding_jax.grammars.sparse_automaton import SparseAutomaton
 from decoding_jax.grammars.token_automaton import Automaton
 
-_KINDS = {"Automaton": Automaton, "SparseAutomaton": SparseAutomaton}
-_KIND = "kind"
+_TYPES = {"Automaton": Automaton, "SparseAutomaton": SparseAutomaton}
+_TYPE = "kind"
 
 
 def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
@@ -66,7 +66,7 @@ def _read(path):
   try:
     with np.load(path, allow_pickle=False) as arrays:
       fields = {name: arrays[name] for name in arrays.files}
-    return _KINDS[str(fields.pop(_KIND))](**fields)
+    return _TYPES[str(fields.pop(_TYPE))](**fields)
   except (OSError, EOFError, KeyError, TypeError, ValueError,
           zipfile.BadZipFile):
     return None
@@ -78,7 +78,7 @@ def _write(path, automaton):
   handle, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
   try:
     with os.fdopen(handle, "wb") as file:
-      np.savez_compressed(file, **{_KIND: type(automaton).__name__}, **{
+      np.savez_compressed(file, **{_TYPE: type(automaton).__name__}, **{
           field: np.asarray(getattr(automaton, field))
           for field in automaton.__dataclass_fields__})
     os.replace(name, path)

@@ -19,7 +19,7 @@ from decoding_jax.runtime import cache as cache_lib
 _LENGTHS = np.array([1, 4, 6])
 _PARENTS = np.array([-1, 0, 0, 1, 1, 4, 3])
 _LEVELS = (1, 2, 2, 2)
-# Tokens of a part of the prefix; as many as of a level, to compile less.
+# Tokens of a part of the prefix; as many as a level has, to compile less.
 _PART = 2
 # The path of the tree that is committed, and slots of the cache.
 _PATH = np.array([0, 1, 4, 5])
@@ -108,12 +108,12 @@ def _at_once(case):
 def _by_levels(case):
   """Scores level after level into one block, as a drafter does."""
   cache, block = _committed(case)
-  found, start = [], 0
+  parts, start = [], 0
   for width in _LEVELS:
     logits, block = _score(case, cache, block, start, width)
-    found.append(logits)
+    parts.append(logits)
     start += width
-  return np.concatenate(found, axis=1)
+  return np.concatenate(parts, axis=1)
 
 
 def _after_a_commit(case):
@@ -126,9 +126,9 @@ def _after_a_commit(case):
       len(_LENGTHS), len(_PATH) - 1, jnp.int32))
   logits, _ = _forward(case, case.tree[:, _PATH[-1:]], cache.length[:, None],
                        cache, _empty(cache), 0, np.eye(1, len(_PARENTS)))
-  found = case.plain.copy()
-  found[:, _PATH[-1]] = np.asarray(logits, np.float32)[:, 0]
-  return found
+  patched = case.plain.copy()
+  patched[:, _PATH[-1]] = np.asarray(logits, np.float32)[:, 0]
+  return patched
 
 
 # What is called, and what such a call alone depends on.

@@ -30,7 +30,7 @@ _WIDTH = 5
 _DONE_PART = 8
 _ALONE = 2
 # How far sums of probabilities may be from 1, and log-probabilities of a row
-# from those of the same row alone.
+# from the same row alone.
 _TOLERANCE = 1e-3
 
 
@@ -61,7 +61,7 @@ def check_drafter(drafter: Drafter, *, target=None, target_params=None,
     target_params: its parameters.
     draft: the draft model, or a head; None for another such table, if the
       drafter has one.
-    draft_params: its parameters, or those of a drafter without a model.
+    draft_params: parameters of `draft`, or of a drafter without a model.
     rows: texts that are continued.
     steps: of each text.
     seed: of prompts and random keys.
@@ -159,12 +159,12 @@ def _step(drafter, decoder, context, state):
 
 
 def _check_forms(drafter, decoder, context, state):
-  found = jax.eval_shape(functools.partial(_propose, drafter), context, state)
-  if not (isinstance(found, tuple) and len(found) == 2
-          and isinstance(found[0], DraftTree)):
+  given = jax.eval_shape(functools.partial(_propose, drafter), context, state)
+  if not (isinstance(given, tuple) and len(given) == 2
+          and isinstance(given[0], DraftTree)):
     raise AssertionError("Drafter.propose: (tree, pending), a dj.DraftTree and "
-                         f"anything, is needed, not a {type(found).__name__}.")
-  tree, (batch, size) = found[0], _sizes(drafter, state)
+                         f"anything, is needed, not a {type(given).__name__}.")
+  tree, (batch, size) = given[0], _sizes(drafter, state)
   needed = {"tokens": ((batch, size), "int32"),
             "parents": ((batch, size), "int32"),
             "valid": ((batch, size), "bool"),
@@ -182,15 +182,15 @@ def _check_forms(drafter, decoder, context, state):
     if got != form:
       raise AssertionError(
           f"DraftTree.{name}: {form[1]} of shape {form[0]} is needed, and "
-          f"{'None' if got is None else f'{got[1]} of shape {got[0]}'} was "
-          "found.")
+          f"{'None' if got is None else f'{got[1]} of shape {got[0]}'} is "
+          "given.")
   after = jax.eval_shape(decoder.step, context, state)
   for name in ("carry", "draft_cache"):
     old, new = (_forms(getattr(x, name)) for x in (state, after))
     if old != new:
       raise AssertionError(
           f"Drafter.observe: {name} has other shapes or types after a step: "
-          f"{new} in place of {old}.")
+          f"{new} instead of {old}.")
 
 
 def _sizes(drafter, state):
@@ -263,9 +263,9 @@ def _fail(step, wrong, message, values=None):
   """Raises AssertionError for the first node `[B, M]` that is wrong."""
   if wrong.any():
     row, node = np.argwhere(wrong)[0]
-    found = "" if values is None else f" (found: {values[row, node]})"
+    value = "" if values is None else f" (found: {values[row, node]})"
     raise AssertionError(
-        f"step {step}, row {row}, node {node}: {message}{found}.")
+        f"step {step}, row {row}, node {node}: {message}{value}.")
 
 
 def _check_done(step, before, after):
@@ -311,14 +311,14 @@ def _check_samples(drafter, looks):
         if drafter.draws in (Draws.WITHOUT_REPLACEMENT, Draws.PRUNED):
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
-      for place in set(zip(rank, before)):
-        here = (rank == place[0]) & (before == place[1])
+      for case in set(zip(rank, before)):
+        here = (rank == case[0]) & (before == case[1])
         hits = np.bincount(tokens[here, node], minlength=probs.shape[1])
-        observed[place] = observed.get(place, 0) + hits
-        expected[place] = expected.get(place, 0) + probs[here].sum(axis=0)
+        observed[case] = observed.get(case, 0) + hits
+        expected[case] = expected.get(case, 0) + probs[here].sum(axis=0)
   if not observed:
     return
-  observed, expected = (np.stack([x[place] for place in observed])
+  observed, expected = (np.stack([x[case] for case in observed])
                         for x in (observed, expected))
   p_value = exactness.p_value(observed, expected / observed.sum())
   if p_value < exactness.MIN_P_VALUE:

@@ -1,4 +1,4 @@
-"""The checks of a new device; each returns a record of what it found."""
+"""The checks of a new device; each returns a record of its results."""
 
 import functools
 import pathlib
@@ -99,9 +99,9 @@ def _forwards(config):
 
 
 def _exactness(method, case, rows):
-  found = exactness_cases.find(method, case, _VOCAB, rows, _LENGTH)
-  return {"right": found.right,
-          "p": found.report and found.report.p_value}
+  result = exactness_cases.find(method, case, _VOCAB, rows, _LENGTH)
+  return {"right": result.right,
+          "p": result.report and result.report.p_value}
 
 
 def _rate(config, decoder, method, rows):

@@ -75,14 +75,16 @@ def run(cells, path, *fields, first=None, workers=1, unit="cell") -> list[dict]:
 
 
 def _identity(record, cells):
-  return tuple(record[name] for name in cells[0].key)
+  # A list, which no cell has, could not be looked up.
+  return tuple(str(record[name]) if isinstance(record[name], (list, dict))
+               else record[name] for name in cells[0].key)
 
 
 def _compiled(cells, known, workers, bar):
   """Compiles the next programs of cells; returns the seconds of each."""
   left = {x.program: x for x in cells if x.warm_up and x.program not in known}
   group = list(left.values())[:workers]
-  # Seconds of all programs so far predict those of the rest.
+  # Seconds of all programs so far predict the rest's.
   done = [x for x in known.values() if x is not None]
   minutes = sum(done) / len(done) * len(left) / workers / 60 if done else 0
   names = dict.fromkeys(str(next(iter(x.key.values()))) for x in group)

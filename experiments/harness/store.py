@@ -68,7 +68,7 @@ def started_at(workdir) -> datetime.datetime:
     try:
       start = json.loads((pathlib.Path(workdir) / RUN).read_text())["starts"][0]
       return calendar.timegm(time.strptime(start["time"], _TIME))
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
       return time.time()
 
   return datetime.datetime.fromtimestamp(multihost.from_first(first_start))
@@ -77,7 +77,7 @@ def started_at(workdir) -> datetime.datetime:
 def _loaded(path):
   try:
     return json.loads(path.read_text())
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise ValueError(f"'{path}' is damaged: {e}") from e
 
 
@@ -157,9 +157,15 @@ def load(path):
 
 def save(path, value):
   """Writes a JSON object atomically: the whole file appears, or none."""
+  replace_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def replace_text(path, text):
+  """Writes a file atomically; a `UserError` where that cannot be."""
   partial = path.with_suffix(".partial")
-  partial.write_text(json.dumps(value, indent=2) + "\n")
-  partial.replace(path)
+  with launch.user_errors(OSError):
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def first_difference(old, new, prefix=""):
@@ -212,7 +218,7 @@ def _read(path, fields):
   for number, line in enumerate(content[:whole].splitlines(), 1):
     try:
       records.append(json.loads(line))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
       raise launch.UserError(f"'{path}' line {number} is not JSON: {e}.") from e
     missing = [name for name in fields if not isinstance(records[-1], dict)
                or name not in records[-1]]

@@ -68,11 +68,11 @@ def dialogues(folders, tmp_path):
 
 
 def config(folders, corpus="", **fields):
-  found = cdsl_config.get_config()
-  found.update(target=folders[0], draft=folders[1], corpus=corpus,
-               prompt_length=8, max_new_tokens=6, methods=_METHODS, examples=3,
-               batch=2, common=0, **fields)
-  return found
+  result = cdsl_config.get_config()
+  result.update(target=folders[0], draft=folders[1], corpus=corpus,
+                prompt_length=8, max_new_tokens=6, methods=_METHODS, examples=3,
+                batch=2, common=0, **fields)
+  return result
 
 
 def measured(settings, path, labels):
@@ -131,14 +131,14 @@ def test_results_are_of_these_examples(folders, commongen, tmp_path, name,
                                        before, after):
   wanted = config(folders, commongen, task="commongen")
   pair = helpers.load_pair(*folders)
-  path, found = pathlib.Path(commongen) / name, []
+  path, result = pathlib.Path(commongen) / name, []
   for old, new in (("", ""), (before, after)):
     path.write_text(path.read_text().replace(old, new))
-    found.append(cdsl.settings(wanted, pair,
-                               constrained_tasks.load(wanted, pair)))
-  store.open_workdir(tmp_path / "run", found[0])
+    result.append(cdsl.settings(wanted, pair,
+                                constrained_tasks.load(wanted, pair)))
+  store.open_workdir(tmp_path / "run", result[0])
   with pytest.raises(launch.UserError, match="results of used_examples="):
-    store.open_workdir(tmp_path / "run", found[1])
+    store.open_workdir(tmp_path / "run", result[1])
 
 
 def test_lines_end_at_line_feeds_alone_and_are_lists_of_concepts(
@@ -167,9 +167,9 @@ def test_a_reward_model(folders, dialogues, tmp_path):
   task = constrained_tasks.load(settings, pair)
   assert task.references == ["yes no"] * 3 and task.eos_id is not None
   assert task.judge.constraints is None
-  found = preference_pairs.read(dialogues, "hh_harmless_base_test.jsonl.gz",
-                                python_corpus.HELD_OUT)
-  for prompt, (chosen, _) in zip(task.prompts, found):
+  read = preference_pairs.read(dialogues, "hh_harmless_base_test.jsonl.gz",
+                               python_corpus.HELD_OUT)
+  for prompt, (chosen, _) in zip(task.prompts, read):
     assert len(prompt) == 20
     assert chosen.removesuffix(" yes no").endswith(
         pair.tokenizer.decode(prompt))

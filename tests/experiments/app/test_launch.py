@@ -210,8 +210,9 @@ def test_results_survive_a_torn_last_line(tmp_path):
 
 
 @pytest.mark.parametrize("line, message", [
-    ("nonsense", "line 2 is not JSON"), ("5", "line 2 is no result.*'cell'"),
-    ("[]", "line 2 is no result"), ('{"other": 1}', "line 2 is no result")])
+    ("nonsense", "line 2 is not JSON"), ("[" * 100_000, "line 2 is not JSON"),
+    ("5", "line 2 is no result.*'cell'"), ("[]", "line 2 is no result"),
+    ('{"other": 1}', "line 2 is no result")], ids=range(5))
 def test_results_name_the_line_that_is_wrong(tmp_path, line, message):
   path = tmp_path / "results.jsonl"
   path.write_text(f'{{"cell": 1}}\n{line}\n{{"cell": 2}}\n')
@@ -354,10 +355,16 @@ def test_free_settings_may_change(tmp_path):
 
 def test_workdir_that_cannot_be_is_a_user_error(tmp_path):
   (tmp_path / "file").write_text("")
-  (tmp_path / results_store.RUN).write_text("{")
+  for name, text in (("half", "{"), ("deep", "[" * 100_000)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / results_store.RUN).write_text(text)
+  (tmp_path / "run" / "run.partial").mkdir(parents=True)
   for folder, message in (
       (tmp_path / "file", "--workdir=.*file cannot be used"),
-      (tmp_path, "--workdir=.* cannot be used"), ("", "--workdir is empty")):
+      (tmp_path / "half", "--workdir=.* cannot be used"),
+      (tmp_path / "deep", "--workdir=.* cannot be used"),
+      (tmp_path / "run", "directory: '.*run.partial'"),
+      ("", "--workdir is empty")):
     with pytest.raises(launch.UserError, match=message):
       results_store.open_workdir(folder, {})
 

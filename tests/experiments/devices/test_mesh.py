@@ -29,15 +29,15 @@ ONE = tiny.LLAMA
 DRAFTS = 2
 
 
-@pytest.fixture(name="found", scope="module")
+@pytest.fixture(name="runs", scope="module")
 def _found(tmp_path_factory):
   folder = tmp_path_factory.mktemp("meshes")
   output, errors = helpers.start(on_meshes.__file__, folder,
                                  devices=8).communicate()
   assert output, errors
-  found = json.loads(output.splitlines()[-1])
-  assert found["texts"] == 8
-  return found
+  parsed = json.loads(output.splitlines()[-1])
+  assert parsed["texts"] == 8
+  return parsed
 
 
 def assert_same(record, off=1e-5):
@@ -52,63 +52,63 @@ def counts(record):
 
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
-def test_same_tokens_as_on_one_device(found, mesh):
+def test_same_tokens_as_on_one_device(runs, mesh):
   """The same models are read from their folders onto each mesh."""
-  assert_same(found[mesh])
+  assert_same(runs[mesh])
 
 
-def test_same_tokens_of_all_that_a_mesh_decodes(found):
+def test_same_tokens_of_all_that_a_mesh_decodes(runs):
   """A drafter with devices of its own has two groups, in which rows and layers
   are split; heads are on a target whose layers and logits are."""
-  assert found["queued"]["same"] and found["queued"]["same_counts"]
+  assert runs["queued"]["same"] and runs["queued"]["same_counts"]
   for method in ("pearl(2)", "ssd(2, 2)"):
-    assert_same(found[method])
+    assert_same(runs[method])
   # Layers with a state are split by heads, as their parameters are.
-  assert found["states"]["same"] and found["states"]["off"] < 1e-4
-  assert found["states"]["whole"] == 0
-  assert found["mamba"]["same"] and found["mamba"]["off"] < 1e-4
-  assert found["processed"] and found["looked_up"]
+  assert runs["states"]["same"] and runs["states"]["off"] < 1e-4
+  assert runs["states"]["whole"] == 0
+  assert runs["mamba"]["same"] and runs["mamba"]["off"] < 1e-4
+  assert runs["processed"] and runs["looked_up"]
   for name in (*on_meshes.HEADS, "processed head"):
-    assert_same(found[name], 1e-4)
+    assert_same(runs[name], 1e-4)
   # Control: without the processor they are others.
-  assert found["processed head"]["other"]
+  assert runs["processed head"]["other"]
 
 
-def test_weights_of_8_bits(found):
+def test_weights_of_8_bits(runs):
   """Scales of the embedding are one sum more a forward; experts have none."""
-  rounded, whole = found["2x4 of 8 bits"], found["2x4"]
-  assert found["other"]
+  rounded, whole = runs["2x4 of 8 bits"], runs["2x4"]
+  assert runs["other"]
   assert_same(rounded)
   assert counts(rounded) == {
       **counts(whole), "all-reduce": whole["all-reduce"] + 1 + DRAFTS}
   # Scanned layers exchange what unrolled ones do.
-  assert found["scanned"] == {**rounded, "off": found["scanned"]["off"]}
-  assert found["scanned"]["off"] < 1e-5
+  assert runs["scanned"] == {**rounded, "off": runs["scanned"]["off"]}
+  assert runs["scanned"]["off"] < 1e-5
 
 
-def test_same_tokens_where_rows_share_a_prefix(found):
+def test_same_tokens_where_rows_share_a_prefix(runs):
   """It is kept by each index of "data", and exchanged by no device.
 
   The heads of the draft do not divide by those that share its layers.
   """
-  shared, plain = found["shared"], found["2x4"]
+  shared, plain = runs["shared"], runs["2x4"]
   assert_same(shared)
   sums = ("all-reduce", "all-gather", "all-to-all")
   assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
 
 
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
-def test_experts_of_which_each_device_has_some_whole(found, weights):
+def test_experts_of_which_each_device_has_some_whole(runs, weights):
   """They exchange as often, and as much, as those whose units are split."""
-  whole = found[f"experts {weights}"]
+  whole = runs[f"experts {weights}"]
   assert_same(whole)
   assert counts(whole) == counts(
-      found["2x4" if weights == "dtype" else "2x4 of 8 bits"])
+      runs["2x4" if weights == "dtype" else "2x4 of 8 bits"])
 
 
-def test_a_draft_that_all_devices_have(found):
+def test_a_draft_that_all_devices_have(runs):
   """Its layers exchange nothing; the texts are the same."""
-  whole, split = found["2x4 of a whole draft"], found["2x4"]
+  whole, split = runs["2x4 of a whole draft"], runs["2x4"]
   assert_same(whole)
   # Two of the layers, which are scanned, a level.
   fewer = DRAFTS * 2
@@ -117,18 +117,18 @@ def test_a_draft_that_all_devices_have(found):
 
 
 @pytest.mark.parametrize("name", on_meshes.NO_MODEL)
-def test_same_tokens_of_drafters_without_a_model(found, name):
+def test_same_tokens_of_drafters_without_a_model(runs, name):
   """What a row has learned, a start table and features are on all devices.
 
   Control: rows differ in how often they have a draft.
   """
-  assert len(set(found[name]["tested"])) > 1
-  assert_same(found[name], 1e-4)
+  assert len(set(runs[name]["tested"])) > 1
+  assert_same(runs[name], 1e-4)
 
 
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", True), ("4x2", True), ("2x4", True), ("1x8", False)])
-def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
+def test_devices_exchange_sums_of_layers_and_little_else(runs, mesh,
                                                          split_draft):
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
@@ -148,13 +148,13 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
           for config, (n, of_layers) in calls.items())}
   if split_draft and split > on_meshes.DRAFT.num_kv_heads:
     expected.update({"all-gather": 2 * DRAFTS, "reduce-scatter": DRAFTS})
-  exchanged = {k: v for k, v in counts(found[mesh]).items()
+  exchanged = {k: v for k, v in counts(runs[mesh]).items()
                if k not in ("bytes of rules", "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
   # A draft whose heads are not split has its embedding on all devices.
-  assert (found[mesh]["whole"] == 0) == split_draft
-  assert (found[mesh]["bytes of rules"] > 0) == (split > 1)
-  assert found[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
+  assert (runs[mesh]["whole"] == 0) == split_draft
+  assert (runs[mesh]["bytes of rules"] > 0) == (split > 1)
+  assert runs[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
 
 def named_specs(config, size):
@@ -345,18 +345,18 @@ def chips(kind, width, height, slices=1):
 def test_chips_that_exchange_are_neighbours(kind, shape, slices):
   data, model = shape[0] * slices, shape[1]
   devices = chips(kind, 4, 4, slices)
-  found = mesh_shapes.arranged(devices, (data, model))
-  assert found.shape == (data, model)
-  assert sorted(x.id for x in found.flat) == list(range(16 * slices))
-  for row in found:
+  result = mesh_shapes.arranged(devices, (data, model))
+  assert result.shape == (data, model)
+  assert sorted(x.id for x in result.flat) == list(range(16 * slices))
+  for row in result:
     assert len({x.slice_index for x in row}) == 1
     spans = np.ptp([x.coords for x in row], axis=0) + 1
     assert np.prod(spans) == model
 
 
 def test_part_of_a_slice():
-  found = mesh_shapes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
-  assert [x.id for x in found.flat] == [0, 1, 2]
+  result = mesh_shapes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
+  assert [x.id for x in result.flat] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("shape, machines", [
@@ -364,9 +364,9 @@ def test_part_of_a_slice():
 def test_gpus_of_two_machines(shape, machines):
   """A machine is a slice of its own; a layer may be split over both."""
   devices = [Device(i, "gpu", "NVIDIA H100", i // 8) for i in range(16)]
-  found = mesh_shapes.arranged(devices[::-1], shape)
-  assert found.shape == shape and len(set(found.flat)) == 16
-  assert {len({x.slice_index for x in row}) for row in found} == {machines}
+  result = mesh_shapes.arranged(devices[::-1], shape)
+  assert result.shape == shape and len(set(result.flat)) == 16
+  assert {len({x.slice_index for x in row}) for row in result} == {machines}
 
 
 @pytest.mark.parametrize("value, batch, cores, count", [

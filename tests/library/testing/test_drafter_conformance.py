@@ -17,7 +17,7 @@ LOOKUP = drafters.prompt_lookup(2, 2, 2)
 SUFFIX = drafters.suffix(4, 2, 4, 3, 0.1, 4.0)
 BEAM = drafters.of_model(expanders.stochastic_beam(2, 2))
 PATHS = drafters.of_model(expanders.iid_paths(2, 2))
-CHAIN = drafters.of_model(expanders.gumbel_top_k((1, 1)))
+CHAIN = drafters.of_model(expanders.gumbel_tree((1, 1)))
 
 
 def check(drafter, rows=256):
@@ -84,7 +84,7 @@ def orphaned(tree):
     (altered("valid", lambda x: x.astype(jnp.int32))(CHAIN),
      "DraftTree.valid: bool of shape"),
     (altered("log_probs", lambda x: None)(CHAIN),
-     "DraftTree.log_probs: float32 of shape .* and None was found"),
+     "DraftTree.log_probs: float32 of shape .* and None is given"),
     (altered("parents", lambda x: x.at[:, 1].set(2))(CHAIN),
      r"node 1: its parent must have a lower index \(found: 2\)"),
     (altered("mask", jnp.ones_like)(BEAM), "node 0: its mask must be itself"),
