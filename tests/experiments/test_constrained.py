@@ -164,23 +164,21 @@ def test_word_sets_that_come_along():
     constrained_tasks.load(settings, pair)
 
 
-def test_lines_end_at_line_feeds_alone(folders, commongen):
+def test_lines_end_at_line_feeds_alone_and_are_lists_of_concepts(
+    folders, commongen):
+  load = lambda: constrained_tasks.load(
+      config(folders, commongen, task="commongen"), helpers.load_pair(*folders))
   path = pathlib.Path(commongen) / "dev.tgt.txt"
   path.write_text("a\u2028or b\ni\x0cam\no e\n", "utf-8")
-  task = constrained_tasks.load(config(folders, commongen, task="commongen"),
-                                helpers.load_pair(*folders))
-  assert task.references == ["a\u2028or b", "i\x0cam", "o e"]
-
-
-@pytest.mark.parametrize("line, message", [
-    ("[['i']]", "constraint.json', line 2 is not JSON: Expecting value"),
-    ('"i"', "constraint.json', line 2 is of type str: a list of concepts")])
-def test_constraints_that_cannot_be_read(folders, commongen, line, message):
+  assert load().references == ["a\u2028or b", "i\x0cam", "o e"]
   path = pathlib.Path(commongen) / "dev.constraint.json"
-  path.write_text(path.read_text().replace('[["i"]]', line))
-  with pytest.raises(launch.UserError, match=message):
-    constrained_tasks.load(config(folders, commongen, task="commongen"),
-                           helpers.load_pair(*folders))
+  text = path.read_text()
+  for line, message in (
+      ("[['i']]", "constraint.json', line 2 is not JSON: Expecting value"),
+      ('"i"', "constraint.json', line 2 is of type str: a list of concepts")):
+    path.write_text(text.replace('[["i"]]', line))
+    with pytest.raises(launch.UserError, match=message):
+      load()
 
 
 @pytest.mark.long

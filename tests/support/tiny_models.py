@@ -273,6 +273,23 @@ def greedy(model, prompts, lengths, new, eos_id=None, allowed=None):
   return [x[:x.index(eos_id) + 1] if eos_id in x else x for x in texts]
 
 
+# A tree of 6 nodes under the newest token, which is the first one.
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+
+
+def path_to(node):
+  return [] if node < 0 else path_to(PARENTS[node]) + [node]
+
+
+def tree_mask(batch):
+  """Each node of the tree sees those on its path: `[B, 7, 7]`."""
+  mask = np.zeros((7, 7), bool)
+  for node in range(7):
+    mask[node, path_to(node)] = True
+  return np.broadcast_to(mask, (batch, 7, 7))
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def init(key, config):
   """`transformer.init` as one program, which compiles in half of the time."""
