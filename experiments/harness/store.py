@@ -28,6 +28,7 @@ from decoding_jax import kernels
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.app import own_code
 from experiments.app import preemption
 
 RUN, RESULTS = "run.json", "results.jsonl"
@@ -99,6 +100,11 @@ def _open(workdir, settings, free, flag, results, timed):
       raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
+  # What both have of the user's own modules must not have changed.
+  code = own_code.digests()
+  settings = {**{k: v for k, v in record["settings"].items()
+                 if k.startswith(own_code.CODE)}, **settings, **code}
+  record["settings"] = {**code, **record["settings"]}
   difference = first_difference(*(
       {k: v for k, v in x.items() if k not in free}
       for x in (record["settings"], settings)))
