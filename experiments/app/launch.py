@@ -205,9 +205,8 @@ def config(holder, *fields):
   except flags.Error:  # It raises this for None.
     settings = None
   if not isinstance(settings, ml_collections.ConfigDict):
-    raise UserError("--config: get_config of this file must return a "
-                    "ml_collections.ConfigDict, not a "
-                    f"{type(settings).__name__}.")
+    raise UserError("--config: get_config must return a ml_collections."
+                    f"ConfigDict, not a {type(settings).__name__}.")
   settings.lock()
   _check_numbers("--config", settings.to_dict())
   for name in fields:
@@ -237,9 +236,8 @@ def _parse_flags(argv):
     _fail(_root(e) if "Traceback" in str(e) else e)
   except AttributeError as e:
     root = _root(e)
-    if "get_config" in str(root) or "immutable" in str(root):
-      _fail(f"--config: {root}: a file is needed whose get_config returns a "
-            "ml_collections.ConfigDict.")
+    if "get_config" in str(root):
+      _fail(f"--config: {root}: a function that returns a ConfigDict.")
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
     _fail(f"--config has no field {root}{hint}")
