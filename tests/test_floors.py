@@ -83,7 +83,7 @@ BUDGETS = {
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
     "experiments": 2000,
-    "experiments/app": 1275,
+    "experiments/app": 1280,
     "experiments/benchmarking": 1300,
     "experiments/data": 2000,
     "experiments/devices": 2550,

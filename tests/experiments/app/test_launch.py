@@ -56,6 +56,8 @@ _MISTAKES = {
     "rsd --config.temperatures=(1,1e999)": "temperatures[1]=inf: a finite num",
     "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
+    "exactness --length=1000": "these are 6**1000 texts, at most 1e+07 are",
+    "exactness --rows=1000000000000": "is not an integer in the range [1, 10",
     "convert": "--hf= and --to_hf= and --table=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
 }
@@ -135,6 +137,19 @@ def test_numbers_of_a_config_file():
       {"training": {"learning_rate": math.inf}}))
   with pytest.raises(launch.UserError, match="--config.training.learning_rate"):
     launch.config(holder)
+
+
+@pytest.mark.parametrize("lines, message", [
+    ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
+    ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
+    ("x = 1", "has no attribute 'get_config': a function that")])
+def test_files_that_are_no_configs(tmp_path, lines, message):
+  (tmp_path / "own.py").write_text(lines + "\n")
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.rsd",
+       f"--config={tmp_path / 'own.py'}"], cwd=_ROOT, text=True,
+      capture_output=True, check=False)
+  assert got.returncode == 2 and message in got.stderr.splitlines()[-1]
 
 
 def test_check_positive():
