@@ -10,13 +10,13 @@
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
 overlap by 0.7 (`--prepare=pair` alone); `shipped` comes along. The rival needs
-`pip install -e '.[parity]'`; those of `engines` and `engines_smollm2` (a chat
-model with its shipped head), in 16, 8 and 4 bits, are installed by --prepare.
+`pip install -e '.[parity]'`; the rivals of `engines` and `engines_smollm2` (a
+chat model with its shipped head), in 16, 8 and 4 bits, by --prepare.
 
 Hardware: two cores of an AMD EPYC (Zen 4), no GPU.
 Minutes: 10 for the first command; `full`, all types and batches, an hour;
 `gpu`, larger trees in bfloat16, has never run.
-To expect, tokens a second, best of each kind:
+To expect, tokens a second, best of each type:
 
     speculative(4, traversal)  277   sequoia(2/2,0/1,1)        250
     autoregressive             137   transformers assisted(2)   64
@@ -48,7 +48,7 @@ def get_config(preset="default"):
       "draft": {"dim": 256, "num_layers": 2, "num_heads": 4, "num_kv_heads": 4,
                 "head_dim": 64, "hidden_dim": 512}}
   c.methods = _METHODS
-  # Tool -> settings: `length` in drafted tokens, those of `batch_1` on one row
+  # Tool -> settings: `length` in drafted tokens; `batch_1` runs on one row
   # alone.
   c.rivals = {"transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
                                _LOOKUP)}

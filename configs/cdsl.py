@@ -45,7 +45,7 @@ def get_config(presets="default"):
   c.task, c.corpus = "python", ""
   c.split = "dev"  # Of CommonGen.
   # What a model that was not trained for commongen or a file is told, as in
-  # configs/tasks.py; fields are {words}, or those of the file's records.
+  # configs/tasks.py; fields are {words}, or the file's.
   c.prompt = {"template": "", "answer": "", "shots": (), "between": "\n\n"}
   c.chat, c.system = False, ""  # The target's chat template; a system message.
   # Folder, shipped name or hub:owner/name; the draft also layers:N or lookup.

@@ -9,8 +9,8 @@
       --workdir=runs/spechub
 
 Presets are a model (7b, 13b, 70b, 7b-chat, 13b-chat, 70b-chat) and a task:
-those of the paper (arXiv 2402.14160), xsum, wmt18_de_en and dolly, or another
-of `configs/tasks.py`. Models come from the Hugging Face hub, where Llama 2's
+the paper's (arXiv 2402.14160), xsum, wmt18_de_en and dolly, or another of
+ `configs/tasks.py`. Models come from the Hugging Face hub, where Llama 2's
 licence is accepted once (`HF_TOKEN`), tasks from `datasets` or --config.data.
 The paper's drafter was not published: JackFram/llama-68m has the tokenizer, and
 `configs/train.py:llama2_draft` trains one of the paper's sizes.
@@ -31,8 +31,8 @@ articles of CNN/DailyMail cut to 128 tokens, 128 more at temperature 0.6:
 from configs import rsd
 from configs import tasks
 
-_MODELS = {f"{size}{kind}": f"hub:meta-llama/Llama-2-{size}{kind}-hf"
-           for kind in ("", "-chat") for size in ("7b", "13b", "70b")}
+_MODELS = {f"{size}{tuned}": f"hub:meta-llama/Llama-2-{size}{tuned}-hf"
+           for tuned in ("", "-chat") for size in ("7b", "13b", "70b")}
 _DRAFT = "hub:JackFram/llama-68m"
 # How the paper samples its tasks.
 _PAPER = {"xsum": {"temperatures": (0.3,)},

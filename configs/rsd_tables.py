@@ -25,7 +25,7 @@ def _at(length, *methods, **fields):
 
 
 def _over_heads(nodes, beams, branchings, width):
-  """Returns chains and trees of at most so many nodes, of 4 and more levels."""
+  """Returns chains and trees of limited nodes, of 4 and more levels."""
   return (*(f"speculative({d}, traversal)" for d in (4, 7, 16, 32)
             if d <= nodes),
           *(f"opt_tree({nodes}, {width}, {d})" for d in (4, 7)),

@@ -41,7 +41,7 @@ def get_config(preset="default"):
       drafters={f"d{dim}x{layers}": dict(
           dim=dim, num_layers=layers, num_heads=dim // 32, hidden_dim=2 * dim)
                 for dim, layers in ((32, 1), (64, 1), (96, 2), (128, 3))},
-      # Of the trainings, each of so many / `training.batch_tokens` steps.
+      # Of the trainings, with tokens / `training.batch_tokens` steps each.
       tokens=(65_536, 131_072, 262_144, 524_288),
       warmup=0.1,  # share of the steps in which the learning rate rises
       method="speculative(4)",  # which decodes with the drafters

@@ -3,7 +3,7 @@
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
-Hardware and minutes are those of `configs/rsd.py`; numbers to expect depend on
+Hardware and minutes as in `configs/rsd.py`; numbers to expect depend on
 the pair, and none are given here. docs/tasks.md has the commands of each task.
 
 A task is a mapping with the fields

@@ -15,8 +15,8 @@ text. The residual is what P has without the next token. The result is between
 the masked and the aligned distribution: given that it failed, a text is no
 sample of P.
 
-Here an error tells all that the grammar forbids at its place, and all rows read
-what one of them has found.
+Here an error yields all tokens that the grammar forbids at that position, and
+all rows share it.
 """
 
 import functools
@@ -40,7 +40,7 @@ class Aprad(NamedTuple):
   """Texts."""
   tokens: np.ndarray  # `[B, P + max_new_tokens]` int32; after a text 0
   lengths: np.ndarray  # `[B]` int32, the prompt included
-  valid: np.ndarray  # `[B]` bool, whether a text was found within the rounds
+  valid: np.ndarray  # `[B]` bool, whether some round drew a text
   # `[B]` int32, tokens that were drawn, those given up included
   drawn: np.ndarray
 
@@ -50,7 +50,7 @@ class _Known:
   """What errors have told: a trie of beginnings, node 0 the empty one."""
   arcs: SparseAutomaton
   log_bounds: Array  # `[E]` float32, of the beginning after each arc
-  masked: Array  # `[Q]` bool, beginnings after which an error was found
+  masked: Array  # `[Q]` bool, prefixes after which an error occurred
   skip: Array  # `[]` int32, P, tokens of the prompt
   ends: Array  # `[V]` bool, tokens that end a text
   grammar: Any  # parameters of the grammar's processor
@@ -122,18 +122,18 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
       _learn(trie, masked, text, of_row)
     if not open_rows:
       break
-  found = np.zeros((rows, end), np.int32)
-  for row, text in zip(found, texts):
+  tokens = np.zeros((rows, end), np.int32)
+  for row, text in zip(tokens, texts):
     row[:start + len(text)] = (*prompt, *text)
   valid = ~np.isin(np.arange(rows), sorted(open_rows))
-  return Aprad(found, np.array([start + len(x) for x in texts], np.int32),
+  return Aprad(tokens, np.array([start + len(x) for x in texts], np.int32),
                valid, drawn)
 
 
 class _Scores(NamedTuple):
   """What the model and the grammar say of texts, of shape `[B, N]`."""
   log_probs: Array  # float32, of each token by the model
-  log_masses: Array  # float32, of all that the grammar allows in its place
+  log_masses: Array  # float32, of all tokens the grammar allows there
   allowed: Array  # bool, whether it does
   others: Array  # int32, a sample of the residual without that token
 
@@ -156,7 +156,7 @@ def _kept(trie, masked, text, scores, uniform):
     last = node
     node = None if node is None else trie[node].children.get(token,
                                                              (0, None))[1]
-  # Drawn before another row found that error: its loss is counted already.
+  # Drawn before another row met that error: its loss is counted already.
   if last in masked:
     return len(text)
   # Less than before by what is forbidden at the error.
@@ -195,15 +195,15 @@ def _processor(grammar) -> LogitsProcessor:
             jnp.bool_(False))
 
   def advance(params, states, token):
-    place, inner, node, ended = states
+    count, inner, node, ended = states
     fits = grammar.process(params.grammar, inner, jnp.zeros(
         params.ends.shape, jnp.float32))[token] > -jnp.inf
-    now = (place + 1, grammar.advance(params.grammar, inner, token),
+    now = (count + 1, grammar.advance(params.grammar, inner, token),
            sparse_automaton.advance(params.arcs, node, token),
            ended | ~fits | params.ends[token])
     return jax.tree.map(
-        lambda new, old: jnp.where(place < params.skip, old, new), now,
-        (place + 1, inner, node, ended))
+        lambda new, old: jnp.where(count < params.skip, old, new), now,
+        (count + 1, inner, node, ended))
 
   def process(params, states, logits):
     _, inner, node, ended = states

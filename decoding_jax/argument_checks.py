@@ -18,7 +18,7 @@ from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
-_KINDS = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
+_TYPES = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
           "sampling": Sampling, "draft_sampling": Sampling, "reward": Reward}
 _OPTIONAL = ("draft", "draft_sampling", "reward")
 # Positions are int32, and a cache has room for some more.
@@ -30,21 +30,21 @@ _TEXT_BYTES = 2 * (4 + 4)
 def check_kinds(**arguments):
   """Checks type and fields of arguments for which the library has a type."""
   for name, value in arguments.items():
-    kind = Head if isinstance(value, Head) and name == "draft" else (
-        _KINDS[name])
-    protocols.check(name, kind, value, name in _OPTIONAL)
+    needed = Head if isinstance(value, Head) and name == "draft" else (
+        _TYPES[name])
+    protocols.check(name, needed, value, name in _OPTIONAL)
 
 
 def check_models(method: Method, target: LanguageModel,
                  draft: LanguageModel | None):
   """Checks that the method and the models fit each other."""
-  for kind in filter(None, (method.sampled, method.greedy)):
-    decoder = tree_decoder.as_decoder(kind)
+  for program in filter(None, (method.sampled, method.greedy)):
+    decoder = tree_decoder.as_decoder(program)
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
     if decoder.needs_draft:
-      _check_draft(method, kind, draft)
+      _check_draft(method, program, draft)
     if decoder.max_samples_per_node > target.vocab_size:
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
@@ -61,12 +61,12 @@ def check_models(method: Method, target: LanguageModel,
         f"{target.vocab_size}: the models need the same vocabulary.")
 
 
-def _check_draft(method, kind, draft):
+def _check_draft(method, program, draft):
   """Raises a ValueError for a draft by which a method cannot draft."""
   try:
-    if isinstance(kind, Pair):
-      language_model.draft_calls(kind.drafter, draft)
-    elif not kind.takes_head:
+    if isinstance(program, Pair):
+      language_model.draft_calls(program.drafter, draft)
+    elif not program.takes_head:
       language_model.check_own_cache(draft)
   except ValueError as e:
     raise ValueError(f"method {method.name}: {e}") from None
@@ -76,9 +76,9 @@ def _check_draft(method, kind, draft):
 
 def _check_depth(method, head):
   """Raises a ValueError for trees that are deeper than a head drafts."""
-  depth = max((tree.depth(kind.drafter.layout)
-               for kind in (method.sampled, method.greedy)
-               if isinstance(kind, Pair)), default=0)
+  depth = max((tree.depth(program.drafter.layout)
+               for program in (method.sampled, method.greedy)
+               if isinstance(program, Pair)), default=0)
   if head.depth and depth > head.depth:
     raise ValueError(f"method {method.name} drafts {depth} levels: the head "
                      f"drafts at most {head.depth}.")
@@ -96,7 +96,7 @@ def check_params(target, target_params, draft, draft_params):
     params_lib.check(f"{name}_params", model, params)
 
 
-def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models,
+def check_memory(program, prompts, max_new_tokens, *, slots, rows, models,
                  num_shared=0):
   """Checks that there is memory for the largest arrays of a call.
 
@@ -104,7 +104,7 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models,
   tree, once each: a call that passes may still need more.
 
   Args:
-    kind: the pair or decoder that decodes.
+    program: the pair or decoder that decodes.
     prompts: `[B, P]`.
     max_new_tokens: the budget.
     slots: S, of the caches to begin with.
@@ -116,8 +116,8 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models,
   rows = min(rows or batch, batch)
   # In a queue the results of all rows are kept beside those that run.
   texts = batch + (rows if rows < batch else 0)
-  nodes = 1 + (tree.num_nodes(kind.drafter.layout)
-               if isinstance(kind, Pair) else 0)
+  nodes = 1 + (tree.num_nodes(program.drafter.layout)
+               if isinstance(program, Pair) else 0)
   memory.check(
       memory.devices_of(prompts, [params for _, params in models]),
       parameters=memory.size(memory.distinct([x for _, x in models])),
@@ -142,10 +142,10 @@ def limiting_draft(method: Method, draft):
   """Returns a drafter whose context window limits texts, or None. What a pair's
   model drafts never changes the distribution, so that it may draft past its
   window; other decoders use a drafter for more."""
-  for kind in (method.sampled, method.greedy):
-    decoder = tree_decoder.as_decoder(kind)
+  for program in (method.sampled, method.greedy):
+    decoder = tree_decoder.as_decoder(program)
     if decoder is not None and decoder.needs_draft and (
-        isinstance(draft, Head) or not isinstance(kind, Pair)):
+        isinstance(draft, Head) or not isinstance(program, Pair)):
       return draft
   return None
 

@@ -100,8 +100,8 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
   some = kept.scores > -jnp.inf
   theirs = some[None] & (parents[None] == jnp.arange(len(tokens))[:, None])
   fixed = jnp.arange(size)[None] < theirs.sum(axis=1, keepdims=True) - 1
-  # Of a draw without replacement the first that is not fixed is a sample of
-  # what is not; one of so many is none of fewer.
+  # The first token of a draw without replacement that is not fixed is a sample
+  # of the tokens that are not fixed. Its value depends on the number drawn.
   _, drawn = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       random.split(key, len(tokens)), log_probs, size)
   is_fixed = fixed[:, None] & (drawn[:, :, None] == tokens[:, None])
@@ -123,27 +123,27 @@ def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
   As in transformers: ended texts take no slot of the others, and only those
   that end among the `width` best of the candidates (tokens `[K]`, parents
   `[K]`, `Beam`, K >= W) count. Scores of `ended` are penalised: `penalised_by`
-  divides log-probabilities of candidates, `longest_by` those of the longest
-  texts. `above` is the number of parents before the ended texts. A text that
-  cannot get among the ended ones any more has probability 0. Returns tokens and
+  divides log-probabilities of candidates, `longest_by` of the longest texts.
+  `above` is the number of parents before the ended texts. A text that cannot
+  get among the ended ones any more has probability 0. Returns tokens and
   parents `[2 W]` and the `Beam` of both.
   """
-  tokens, parents, found = candidates
+  tokens, parents, drawn = candidates
   size = len(ended.scores)
   own = jnp.where(ends & (jnp.arange(len(ends)) < width),
-                  found.log_probs / penalised_by, -jnp.inf)
+                  drawn.log_probs / penalised_by, -jnp.inf)
   scores, last = jax.lax.top_k(jnp.concatenate([ended.scores, own]), width)
-  going, first = jax.lax.top_k(jnp.where(ends, -jnp.inf, found.scores), width)
+  going, first = jax.lax.top_k(jnp.where(ends, -jnp.inf, drawn.scores), width)
   join = lambda mine, theirs: jnp.concatenate(
       [mine[first], jnp.concatenate([theirs, mine])[last]])
-  log_probs = join(found.log_probs, ended.log_probs)
+  log_probs = join(drawn.log_probs, ended.log_probs)
   possible = jnp.concatenate(
       [(going > -jnp.inf) & (log_probs[:width] / longest_by > scores[-1]),
        scores > -jnp.inf])
   drop = lambda x: jnp.where(possible, x, -jnp.inf)
   return (join(tokens, jnp.zeros(size, tokens.dtype)),
           join(parents, above + jnp.arange(size, dtype=parents.dtype)),
-          Beam(drop(log_probs), drop(join(found.scores, ended.log_probs))))
+          Beam(drop(log_probs), drop(join(drawn.scores, ended.log_probs))))
 
 
 def keep_best(width: int, tokens, totals, scores):

@@ -66,28 +66,28 @@ def nodes(info: Info, row: int = 0) -> list[Node]:
                      for x in (info.tree.log_probs, info.log_probs))
   count, accepted = int(info.count[row]), int(info.verdict.num_accepted[row])
   path = np.asarray(info.verdict.path[row]).tolist()
-  kept, found = path[1:1 + min(accepted, count)], []
+  kept, drawn = path[1:1 + min(accepted, count)], []
 
-  def add(i, token, parent, kind, above):
-    depth = found[parent].depth + 1 if found else 0
-    found.append(Node(int(token), parent, depth, kind, *(
+  def add(i, token, parent, status, above):
+    depth = drawn[parent].depth + 1 if drawn else 0
+    drawn.append(Node(int(token), parent, depth, status, *(
         _probability(x, above, token) for x in (drafted, scored))))
-    here = len(found) - 1
+    here = len(drawn) - 1
     if i == path[accepted] and accepted < count:
-      # Not drafted in this place: the drafter's probability says nothing.
+      # Not drafted here: the drafter's probability says nothing.
       add(None, info.verdict.token[row], here, "extra", i)
-      found[-1] = found[-1]._replace(draft=None)
+      drawn[-1] = drawn[-1]._replace(draft=None)
     below = valid & (parents == i) if i is not None else ()
     for child in np.flatnonzero(below):
       add(child, tokens[child], here,
           "accepted" if child in kept else "rejected", i)
 
   add(0, tokens[0], NONE, "root", None)
-  return found
+  return drawn
 
 
 def _probability(log_probs, node, token):
-  """Returns that of a token after a node; None where it is not known."""
+  """Returns a token's probability after a node; None if unknown."""
   if log_probs is None or node is None or node >= len(log_probs):
     return None
   return float(np.exp(log_probs[node, int(token)]))

@@ -44,8 +44,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
 
   Args:
     key: a random key; row i uses `fold_in(key, i)`. Or `[B]` keys, one a row:
-      a row's tokens depend on its own key and prompt alone. Of keys of another
-      kind than Threefry, such as "rbg", the first two words are one of it.
+      a row's tokens depend on its own key and prompt alone. Keys of another
+      generator than Threefry, such as "rbg", count as their first two words.
     prompts: `[B, P]` int32, right-padded.
     prompt_lengths: `[B]` int32, in 1..P.
     method: from `decoding_jax.methods`, or one's own.
@@ -60,9 +60,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     draft_sampling: the same for the drafter; None for the same warp. Not used
       at temperature 0, where drafts are the most probable tokens.
     eos_id: a row ends after its first such token, or the first of several
-      such tokens; None for none.
+      such tokens; None if no token ends it.
     reward: what a text is worth. A method that does not search for it leaves
-      it alone; in any case `stats.extra["reward"]` is that of each text.
+      it alone; `stats.extra["reward"]` is each text's reward in any case.
     reward_params: its parameters.
     constraints: tree of `[B, ...]`, what the reward asks of each row; None if
       it asks the same of all.
@@ -104,9 +104,9 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1, method: Method,
            shared_prefix=None) -> Iterator[Generation]:
   """Continues prompts, and tells after a few steps what there is so far.
 
-  The texts are those of `generate`, and so are the other arguments, none of
-  which may be traced. With `rows` there is one result. Between two results the
-  loop comes back to the host, which waits for it.
+  Texts and the other arguments as in `generate`; no argument may be traced.
+  With `rows` there is one result. Between two results the loop comes back to
+  the host, which waits for it.
 
   Args:
     every: steps between two results; a step adds at least one token to each row
@@ -177,11 +177,11 @@ def _outputs(every, request: loop.Request):
     yield out
 
 
-def _chunk_width(kind: Pair | Decoder, size) -> int:
-  """Tokens of its prompt that a row which joins reads in a step; 0 for none."""
-  if not isinstance(kind, Pair) or size == 0:
+def _chunk_width(program: Pair | Decoder, size) -> int:
+  """Returns the prompt tokens a joining row reads in a step; 0 if it waits."""
+  if not isinstance(program, Pair) or size == 0:
     return 0
-  nodes = 1 + tree_lib.num_nodes(kind.drafter.layout)
+  nodes = 1 + tree_lib.num_nodes(program.drafter.layout)
   if size is None:
     return nodes if nodes >= continuous_batching.LEAST_CHUNK else 0
   return max(size, nodes)

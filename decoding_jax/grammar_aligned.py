@@ -69,7 +69,7 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     draft_params: its parameters.
 
   Returns:
-    The texts of all rounds: those of the last one are the closest.
+    The texts of all rounds, of which the last is the closest.
 
   Raises:
     ValueError: for numbers that are not positive, a grammar that reads prompts,
@@ -79,7 +79,7 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
   prompt = np.asarray(prompt, np.int32)
   ends = frozenset(np.atleast_1d(eos_id).tolist())
   trie = [Node()]
-  found, validity = [], []
+  texts, validity = [], []
   for step in range(rounds):
     size = rounds * rows * max_new_tokens + 1
     bounds = _Bounds(*pack(trie, size, min(target.vocab_size, rounds * rows),
@@ -99,9 +99,9 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     for row, length, *logs in zip(tokens, lengths, np.asarray(log_probs),
                                   np.asarray(log_masses)):
       learn(trie, row[len(prompt):length].tolist(), *logs, ends)
-    found.append((tokens, lengths))
+    texts.append((tokens, lengths))
     validity.append(trie[0].bound)
-  return Asap(*map(np.stack, zip(*found)), np.array(validity))
+  return Asap(*map(np.stack, zip(*texts)), np.array(validity))
 
 
 def check(grammar: LogitsProcessor, before: str, **counts):
@@ -127,7 +127,7 @@ class Node:
 def learn(trie, text, log_probs, log_masses, ends):
   """Adds a text to a trie, and lowers the bounds of its beginnings."""
   end = next((i for i, token in enumerate(text) if token in ends), len(text))
-  # Masses are of all tokens that are allowed in place of each.
+  # Masses are of all tokens that are allowed at each position.
   *path, _ = insert(trie, text[:end + 1], log_probs)
   for node, log_mass in zip(path, log_masses.tolist()):
     trie[node].mass = float(np.exp(log_mass))
@@ -219,7 +219,7 @@ def _score(grammar, lm, width, params, grammar_params, tokens):
 
 
 def log_masses(grammar, params, text, logs, ours):
-  """Returns `[T]`, log-mass that a grammar allows in place of each token.
+  """Returns `[T]`, log-mass that a grammar allows at each position.
 
   The grammar reads the tokens that are `ours`; elsewhere it is 0.
   """

@@ -112,7 +112,7 @@ def begin(key, prompts, prompt_lengths, *, method: Method,
           constraints=None, shared_prefix=None) -> Run:
   """Checks all arguments and prefills the caches, in their full size.
 
-  Arguments and errors are those of `generate`.
+  Arguments and errors as in `generate`.
 
   Returns:
     A `Run` before its first step.
@@ -278,7 +278,7 @@ def full_size(decoder: Decoder, context: Context, max_new_tokens: int,
 
 def check_memory(method: Method, decoder: Decoder, context: Context,
                  max_new_tokens: int, slots: int, rows: int | None = None):
-  """As `argument_checks.check_memory`, of caches of so many slots."""
+  """Does `argument_checks.check_memory` for caches of the needed slots."""
   argument_checks.check_memory(
       method.greedy if context.warper.greedy else method.sampled,
       context.prompts, max_new_tokens, slots=slots, rows=rows,
@@ -336,7 +336,7 @@ start = programs.jit(first_state, static_argnums=(0, 1), donate_argnums=3)
 
 
 def generation(context: Context, state: DecodeState, steps) -> Generation:
-  """What is returned of a state after so many steps."""
+  """Returns the `Generation` of a state after some steps."""
   stats = state.stats
   if context.reward is not None:
     value = text_reward.value_of_text(context, state.tokens, state.length)

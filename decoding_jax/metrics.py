@@ -159,7 +159,7 @@ def _same_rows(numerators, denominators, other_numerators, other_denominators):
 
 
 def _percentiles(values, level):
-  """Returns the ends of the middle `level` of values, those of NaN aside."""
+  """Returns the ends of the middle `level` of values, NaN left out."""
   values = values[~np.isnan(values)]
   if not len(values):
     return float("nan"), float("nan")

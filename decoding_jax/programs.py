@@ -111,7 +111,7 @@ def _program(key, function, arguments):
   """Returns the jitted function of a set of static arguments."""
   with _lock:
     if key not in _kept:
-      # A function of its own: those of one function share a cache.
+      # A function of its own: programs of one function share a cache.
       own = functools.wraps(function)(lambda *a, **k: function(*a, **k))
       _kept[key] = jax.jit(own, **arguments,
                            compiler_options=kernels.compiler_options())

@@ -34,10 +34,10 @@ def generate(key, prompts, prompt_lengths, *, mesh: Mesh,
              **arguments) -> Generation:
   """Continues prompts as `dj.generate` does, on two groups of devices.
 
-  The texts are those of `dj.generate`; rounding apart, if it splits layers.
+  The texts equal `dj.generate`'s, up to rounding if layers are split.
 
   Args:
-    key: as of `dj.generate`.
+    key: as in `dj.generate`.
     prompts: `[B, P]`.
     prompt_lengths: `[B]`.
     mesh: has an axis "role" of two; rows are split over an axis "data" of each
@@ -123,15 +123,15 @@ def _placed(mesh: Mesh, context: Context) -> Context:
   """
   devices = set(mesh.devices.flat)
 
-  def place(x):
+  def on_mesh(x):
     there = isinstance(x, jax.Array) and x.sharding.device_set <= devices
     return x if there and len(x.sharding.device_set) == len(
         devices) else jax.device_put(x, NamedSharding(mesh, _SAME))
 
   specs = _context_specs(context)
   return context.replace(
-      target_params=jax.tree.map(place, context.target_params),
-      draft_params=jax.tree.map(place, context.draft_params),
+      target_params=jax.tree.map(on_mesh, context.target_params),
+      draft_params=jax.tree.map(on_mesh, context.draft_params),
       **{name: _put(getattr(context, name), mesh, getattr(specs, name))
          for name in ("warper", "draft_warper", "eos_id", "prompts",
                       "prompt_lengths")})

@@ -72,8 +72,8 @@ def load(config, pair, task, entries):
     model_pair.check(entry.method, pair, prompt_length, config.max_new_tokens,
                      entry.sampling, task.judge.reward)
   pair = mesh.load(pair, [
-      kind for entry in (constrained_cells.GREEDY, *entries)
-      for kind in launch.decoders([entry.method], [entry.sampling.temperature])
+      each for entry in (constrained_cells.GREEDY, *entries)
+      for each in launch.decoders([entry.method], [entry.sampling.temperature])
   ], config.batch, min(config.batch, config.examples), prompt_length,
                    config.max_new_tokens)
   if config.reward_on_host and pair.mesh is not None:

@@ -5,7 +5,7 @@
 
 A line of the file is a text, or an object with the field that `--field` names;
 with `--chat` it may be a list of messages. Flags for models, method, sampling
-and constraints are those of `experiments.generate`. `--method=auto` measures
+and constraints as in `experiments.generate`. `--method=auto` measures
 first, on the first prompts and `--batch` rows, and chooses the fastest method.
 
 `results.jsonl` in the workdir has, for each text, `prompt` and `sample`,

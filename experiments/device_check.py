@@ -3,7 +3,7 @@
   python -m experiments.device_check --workdir=runs/device_check
 
 In one start, on a page of results: what the device is, and how fast it reads
-and multiplies; whether greedy texts are those of the CPU; whether every method
+and multiplies; whether greedy texts equal the CPU's; whether every method
 keeps the target's distribution, with a control that must not; forwards of a 7 B
 target by their number of tokens; rates of methods on a pair of 7 B and 115 M
 with random parameters, and how long each took to compile; and the longest

@@ -19,8 +19,8 @@ scheduled. These are not measured: they miss some of the time spent waiting for
 memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
 bytes that they read and write.
 
-`--tokens=2,8,16` prints instead, for a TPU, the cycles of forwards of so many
-tokens a row relative to those of one token: a tree of as many nodes pays where
+`--tokens=2,8,16` prints instead, for a TPU, the cycles of forwards of these
+tokens a row relative to one token's: a tree of as many nodes pays where
 it accepts more tokens a call. With `--mesh=model:8` a device has its part of
 each layer, without the time that it waits for sums.
 """
@@ -84,7 +84,7 @@ def main():
     raise launch.UserError(
         f"--shared_prefix={_SHARED_PREFIX.value}: fewer tokens than "
         f"--prompt_length={_PROMPT_LENGTH.value} are needed.")
-  gpu = gpu_compiler.kind(_DEVICES.value)
+  gpu = gpu_compiler.model(_DEVICES.value)
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
   budget = model_flags.memory_budget()
   sampling = dj.Sampling(_TEMPERATURE.value)
@@ -104,8 +104,8 @@ def main():
   method = methods[0] if budget is None else _within(budget, pair, ways)
   model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                    sampling)
-  kind = method.sampled if _TEMPERATURE.value else method.greedy
-  need = memory_estimate.estimate(pair, [kind], _BATCH.value,
+  program = method.sampled if _TEMPERATURE.value else method.greedy
+  need = memory_estimate.estimate(pair, [program], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                                   ways, _SHARED_PREFIX.value)
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
@@ -118,7 +118,7 @@ def main():
   if gpu and _COSTS.value:
     print(_kernels(compiled.as_text(), need.weights, gpu))
   elif _COSTS.value:
-    print(_costs(config, pair.drafts.architecture(pair.source), kind,
+    print(_costs(config, pair.drafts.architecture(pair.source), program,
                  _BATCH.value // shape[0], devices[0]))
 
 
@@ -158,8 +158,8 @@ def _within(budget, pair, ways):
     raise launch.UserError(f"--memory_budget and --method={_METHOD.value}: one "
                            f"of {', '.join(names)} is needed.")
   sizes = {x: sum(memory_estimate.estimate(
-      pair, [kind], _BATCH.value, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-      ways)) for x, kind in kinds.items()}
+      pair, [each], _BATCH.value, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+      ways)) for x, each in kinds.items()}
   fitting = [x for x, size in sizes.items() if size <= budget]
   if not fitting:
     raise launch.UserError(
@@ -181,21 +181,21 @@ def _compiled(pair, mesh, method, sampling, there, platform):
   return compiled
 
 
-def _memory(found, need, there):
+def _memory(estimate, need, there):
   lines = [["MiB of a device", "compiled", "estimated"],
-           ["parameters, prompts", found.arguments, need.weights],
-           ["caches, temporaries", found.temporaries,
+           ["parameters, prompts", estimate.arguments, need.weights],
+           ["caches, temporaries", estimate.temporaries,
             need.caches + need.logits + need.masks + need.temporaries],
-           ["results", found.results, 0],
-           ["program", found.program, 0],
-           ["together", sum(found), sum(need)]]
+           ["results", estimate.results, 0],
+           ["program", estimate.program, 0],
+           ["together", sum(estimate), sum(need)]]
   table = text_tables.plain_table(
       [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
                    for name, *row in lines[1:])])
   if there is None:
     verdict = "the memory of such a device is unknown"
   else:
-    fits = "fits into" if sum(found) <= there else "does NOT fit into"
+    fits = "fits into" if sum(estimate) <= there else "does NOT fit into"
     verdict = f"{fits} the {there / _MIB:,.0f} MiB of a device"
   return f"{table}\n{verdict}"
 
@@ -217,13 +217,13 @@ def _kernels(text, weights, gpu):
   return text_tables.plain_table(lines)
 
 
-def _costs(config, drafting, kind, rows, device):
+def _costs(config, drafting, program, rows, device):
   """Returns a table of the cost of a step's forwards, relative to a token."""
   if any(x is not None and x.num_experts for x in (config, drafting)):
     return ("no cycles of forwards: how many experts take part depends on the "
             "text")
   shared = _SHARED_PREFIX.value
-  slots = memory_estimate.most_slots([kind], _PROMPT_LENGTH.value,
+  slots = memory_estimate.most_slots([program], _PROMPT_LENGTH.value,
                                      _MAX_NEW_TOKENS.value, shared)
   count = functools.cache(functools.partial(
       tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots,
@@ -235,12 +235,12 @@ def _costs(config, drafting, kind, rows, device):
     lines.append([name, tokens, f"{cycles:,}", f"{cycles / one:.3f}"])
 
   add("target, a token", "1", one)
-  scored, _ = memory_estimate.nodes(kind)
+  scored, _ = memory_estimate.nodes(program)
   target = count(config, tokens=scored)
   add("target, of a step", str(scored), target)
   levels, drafts = (), 0
-  if isinstance(kind, dj.Pair) and drafting is not None:
-    levels = draft_levels.tokens(kind.drafter)
+  if isinstance(program, dj.Pair) and drafting is not None:
+    levels = draft_levels.tokens(program.drafter)
   if levels:
     drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)

@@ -9,7 +9,7 @@ a random draft model, with zero-probability tokens, with a nearly certain draft
 model, and at temperature 0, where texts must be the target's greedy ones. A
 control with a wrong distribution must fail. Takes 10 to 30 seconds per method,
 mostly for compilation; the exit status is 2 unless all tests pass. With
-`--engine` another engine is tested in our place, see
+`--engine` another engine is tested instead of ours, see
 `rivals.engine_exactness`.
 """
 
@@ -70,8 +70,8 @@ def main():
     raise launch.UserError(
         f"{len(wrong)} of {len(findings)} tests failed: " + "; ".join(
             f"{x.name}, {x.case}" for x in wrong) + ".")
-  print(f"All {len(findings) - 1} tests found the target's distribution (p > "
-        f"{exactness.MIN_P_VALUE:g}), and the control another.")
+  print(f"All {len(findings) - 1} tests agree with the target's (p > "
+        f"{exactness.MIN_P_VALUE:g}), and the control does not.")
 
 
 def _test_engine(name):

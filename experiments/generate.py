@@ -44,8 +44,8 @@ _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace and a table of where the "
     "time of a step goes; '' for none.")
-# Prompts are padded to a multiple of it: those of about the same length share
-# the programs of `--compilation_cache`.
+# Prompts are padded to a multiple of it: about equal lengths share the
+# programs of `--compilation_cache`.
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,

@@ -51,7 +51,7 @@ TIE = 1e-3
 class Finding(NamedTuple):
   """A comparison: what was compared, the result, and whether it passed."""
   what: str
-  found: str
+  result: str
   right: bool
 
 
@@ -59,10 +59,10 @@ def main():
   if not _MODEL.value:
     raise launch.UserError("--model='': a folder, GGUF file or hub:owner/name "
                            "is needed.")
-  found = findings(launch.model_folder(_MODEL.value), _TOKENS.value)
-  print(text_tables.plain_table([["compared", "found", "right"], *(
-      [x.what, x.found, "yes" if x.right else "NO"] for x in found)]))
-  wrong = [x.what for x in found if not x.right]
+  results = findings(launch.model_folder(_MODEL.value), _TOKENS.value)
+  print(text_tables.plain_table([["compared", "result", "right"], *(
+      [x.what, x.result, "yes" if x.right else "NO"] for x in results)]))
+  wrong = [x.what for x in results if not x.right]
   if wrong:
     raise launch.UserError(f"--model={_MODEL.value} differs from transformers: "
                            f"{', '.join(wrong)}.")
@@ -88,12 +88,12 @@ def findings(folder, length) -> list[Finding]:
   _, source = python_corpus.modules(python_corpus.HELD_OUT)[0]
   length = min(length, (lm.max_length or length) - _NEW)
   text = np.array([tokenizer.encode(source).ids[:length]])
-  found = [_tokens(tokenizer, their_tokenizer, [*_TEXTS, source]),
-           _distributions(lm, params, their_logits, text),
-           _greedy(lm, params, their_logits, text[:, :_PROMPT])]
+  results = [_tokens(tokenizer, their_tokenizer, [*_TEXTS, source]),
+             _distributions(lm, params, their_logits, text),
+             _greedy(lm, params, their_logits, text[:, :_PROMPT])]
   if their_tokenizer.chat_template:
-    found.append(_chat(folder, their_tokenizer))
-  return found
+    results.append(_chat(folder, their_tokenizer))
+  return results
 
 
 def _theirs(folder):

@@ -115,7 +115,7 @@ def run(config, workdir) -> list:
   trees = tree_tables.best(cells, points)
   note = " ".join(filter(None, [examples.note, left_out]))
   tree_tables.write(workdir, cells, trees, note, settings)
-  # Rates of a pair of real size, if they follow, say more than those of this.
+  # Rates of a pair of real size, if they follow, say more than this pair's.
   print(tree_tables.terminal(cells, trees, note, with_rates=not config.speed))
   print(f"{workdir}: {', '.join(tree_tables.FILES)}, {store.RESULTS}, "
         f"{store.RUN}")

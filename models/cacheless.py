@@ -33,8 +33,8 @@ def language_model(function, vocab_size: int, max_length: int = 0,
     abstract_params: see `types.LanguageModel`.
 
   Returns:
-    The `LanguageModel`; its parameters are those of `function`. Of equal
-    functions it is one object, and programs are shared.
+    The `LanguageModel`, with the parameters of `function`; equal functions
+    give the same object, so programs are shared.
   """
   def read(params, texts, ends):
     logits = function(params, texts)

@@ -39,7 +39,7 @@ def contrastive(expert: types.LanguageModel, amateur: types.LanguageModel,
 
   The logits are (1 + beta) log p_expert - beta log p_amateur of tokens with
   p_expert >= alpha max p_expert, and -inf of others. 0 < `alpha` <= 1, `beta`
-  is not negative. The model's parameters are (those of expert, of amateur).
+  is not negative. The model's parameters are (expert's, amateur's).
   Raises ValueError for other numbers, or models of different vocabularies.
   """
   if not 0 < alpha <= 1:
@@ -63,7 +63,7 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
 
   The logits are log p_base + scale (log p_tuned - log p_untuned), of a large
   model and a small one after and before tuning. The model's parameters are
-  those of the three, a tuple. Raises ValueError for models of different
+  a tuple of the three models'. Raises ValueError for models of different
   vocabularies, or a scale that is no number.
   """
   if not math.isfinite(scale):
@@ -79,9 +79,9 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
 def mixture(models, weights=None) -> types.LanguageModel:
   """A mixture of two or more models, of which several drafters are one.
 
-  `methods.specinfer` of so many models drafts by each of them instead.
+  `methods.specinfer` with several models drafts by each of them instead.
   `weights` are positive, None for equal ones. The model's parameters are a
-  tuple of those of the models; equal arguments give the same object. Raises
+  tuple of the models'; equal arguments give the same object. Raises
   ValueError for models of different vocabularies, or weights that are not one
   positive number for each of them.
   """
@@ -105,7 +105,7 @@ def _mixture(models, shares):
 
 class GuidedParams(NamedTuple):
   """Parameters of `classifier_free`."""
-  model: types.Params  # Those of the model
+  model: types.Params  # Of the model itself
   # A cache of one row, of the negative prompt without its last token
   prefix: types.Cache
   last: types.Array  # `[]` int32, that token
@@ -234,10 +234,10 @@ def _after_prefix(prefix, cache, begin, prefix_length) -> types.Cache:
 
 
 def combined(models, mix) -> types.LanguageModel:
-  """The model whose logits are a function of those of several models.
+  """Returns the model whose logits are a function of several models' logits.
 
   `mix` is `(*log_probs [B, T, V] float32) -> logits [B, T, V]`. The model's
-  parameters are a tuple of those of the models. Equal arguments give different
+  parameters are a tuple of the models'. Equal arguments give different
   models: keep one. Raises ValueError if the vocabularies differ.
   """
   sizes = [model.vocab_size for model in models]
@@ -250,10 +250,10 @@ def combined(models, mix) -> types.LanguageModel:
     return cache_lib.with_arrays(caches[0], _joined(caches))
 
   def forward_each(params, tokens, positions, cache, block, slot, mask):
-    found = [model.forward(own, tokens, positions, *parts, slot, mask)
-             for model, own, *parts in zip(models, params, _split(
+    outputs = [model.forward(own, tokens, positions, *parts, slot, mask)
+               for model, own, *parts in zip(models, params, _split(
                  models, cache), _split(models, block))]
-    return tuple(x for x, _ in found), _joined([x for _, x in found])
+    return tuple(x for x, _ in outputs), _joined([x for _, x in outputs])
 
   def forward(*args):
     logits, block = forward_each(*args)

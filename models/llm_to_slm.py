@@ -51,7 +51,7 @@ def features(large: transformer.Config, large_params, tokens):
 def with_vectors(params, hidden, tokens):
   """Returns prompts of vectors, and the parameters that these are among.
 
-  `params` are those of `init`, `hidden [B, P, F]` of the large model, `tokens
+  `params` are `init`'s, `hidden [B, P, F]` of the large model, `tokens
   [B, P]` int32 of the prompts. Returns ids `[B, P]` from V on; and parameters
   of the small model with its table.
   """

@@ -24,7 +24,7 @@ from models import cacheless
 
 # What the commands call it.
 NAME = "lookup"
-# Factor of the weight of a place for each token that agrees.
+# Factor of a position's weight for each token that agrees.
 _BASE = 16.0
 
 
@@ -62,7 +62,7 @@ def _logits(vocab_size, ngram, text, end):
     same = jnp.roll(text, back) == text[jnp.maximum(end - back, 0)]
     agrees &= same & (places >= back)
     agreeing += agrees
-  # Relative to the best place: 16^m itself may exceed float32.
+  # Relative to the best position: 16^m itself may exceed float32.
   votes = jnp.where(
       agreeing > 0,
       _BASE**(agreeing - agreeing.max()) * (1 + places / (end + 1)), 0)

@@ -13,11 +13,11 @@ from decoding_jax.validation import values
 def check(prompts, prompt_lengths, *, method, model, params, length, block,
           eos_id, method_params, canvases, cache) -> None:
   """Raises a ValueError naming the first argument that does not fit."""
-  for name, value, kind in (("method", method, Method),
-                            ("model", model, MaskedModel)):
-    if not isinstance(value, kind):
+  for name, value, needed in (("method", method, Method),
+                              ("model", model, MaskedModel)):
+    if not isinstance(value, needed):
       raise ValueError(f"{name} is of type {type(value).__name__}: a canvas."
-                       f"{kind.__name__} is needed.")
+                       f"{needed.__name__} is needed.")
   check_model(model)
   prompts_lib.check(prompts, prompt_lengths, model.language_model.vocab_size)
   for name, value in (("length", length), ("block", block),

@@ -60,7 +60,7 @@ def of_block(context: Context, canvases, store: Block, start):
 
 
 def of_prompts(context: Context, length: int) -> Block:
-  """Returns a store of P + L slots, of which those of prompts are read."""
+  """Returns a store of P + L slots, with the prompts read."""
   _, block = whole(context, jnp.zeros((len(context.prompts), 1, 0), jnp.int32))
   return cache_lib.map_arrays(
       lambda x, y, _, slot_axis: jnp.concatenate([x, y], slot_axis), block,
@@ -134,7 +134,7 @@ def _empty(context: Context, rows, slots) -> Block:
 
 
 def _sees(context: Context, queries, keys, padding):
-  """Returns which slots `[B, N]` those of `[B, T]` see: `[B, T, N]`."""
+  """Returns which key slots `[B, N]` queries `[B, T]` see: `[B, T, N]`."""
   visible = jnp.broadcast_to(
       (keys >= padding[:, None])[:, None], (*queries.shape, keys.shape[1]))
   if context.model.block_causal:

@@ -42,7 +42,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     sampling: at temperature 0 each position gets its most probable token; above
       it a token is drawn by Gumbel noise, the same at each step.
     confidence: a function of `canvas.confidence`, or one's own.
-    eos_id: token after which nothing counts; None for none.
+    eos_id: token after which nothing counts; None if there is none.
     method_params: parameters of the method's rule; None if it has none.
     canvases: `[B, L]` int32 to begin with, mask tokens where they are to be
       filled; None for masks alone.
@@ -142,12 +142,12 @@ def _step(context: Context, state: State) -> State:
 def _advance(context: Context, start, canvases, tokens, confidence):
   """Returns canvases `[B, D, L]` after a step of the rule. With a cache, a
   draft that is through with its block `[B]` waits."""
-  found = jax.vmap(jax.vmap(functools.partial(places.advance, context)))(
+  advanced = jax.vmap(jax.vmap(functools.partial(places.advance, context)))(
       canvases, tokens, confidence)
   if start is None:
-    return found
+    return advanced
   reads = places.block_start(context, canvases) == start[:, None]
-  return jnp.where(reads[:, :, None], found, canvases)
+  return jnp.where(reads[:, :, None], advanced, canvases)
 
 
 def _confirmed(drafts, targets):

@@ -30,7 +30,7 @@ def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
 
   Returns:
     A language model that caches nothing: of whole texts, whose masked positions
-    are tokens below 0. Its parameters are those of `model`.
+    are tokens below 0. It takes the parameters of `model`.
 
   Raises:
     ValueError: if the model has fewer than V tokens, or recurrent layers.
@@ -70,7 +70,7 @@ def as_target(model: MaskedModel) -> LanguageModel:
   """Makes an autoregressive model; equal arguments, one object.
 
   Each token of a forward is followed by a mask, which sees what the token sees
-  and itself: its logits are those of the next token. Masks are not kept. A
+  and itself: its logits predict the next token. Masks are not kept. A
   shifted model needs none.
 
   Args:

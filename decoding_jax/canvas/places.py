@@ -37,8 +37,8 @@ def _of_row(context, key, warper, logits):
     noise = random.gumbel(key, shape[0] * shape[1]).reshape(1, *shape)
     log_probs += noise
   tokens = sampling.most_probable(log_probs)
-  found = jax.vmap(context.confidence)(jax.nn.log_softmax(logits), tokens)
-  return tokens, jnp.round(found / _STEP) * _STEP
+  confidence = jax.vmap(context.confidence)(jax.nn.log_softmax(logits), tokens)
+  return tokens, jnp.round(confidence / _STEP) * _STEP
 
 
 def block_start(context: Context, canvas):

@@ -17,8 +17,8 @@ from decoding_jax.grammars import vocabulary_digest
 from decoding_jax.grammars.sparse_automaton import SparseAutomaton
 from decoding_jax.grammars.token_automaton import Automaton
 
-_KINDS = {"Automaton": Automaton, "SparseAutomaton": SparseAutomaton}
-_KIND = "kind"
+_TYPES = {"Automaton": Automaton, "SparseAutomaton": SparseAutomaton}
+_TYPE = "kind"
 
 
 def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
@@ -30,18 +30,18 @@ def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
   that cannot be written gives a warning."""
   digest = _digest(make, what, pieces, eos_id, options)
   path = pathlib.Path(folder) / f"{digest}.npz"
-  found = _read(path)
-  if found is not None:
-    return found, True
+  automaton = _read(path)
+  if automaton is not None:
+    return automaton, True
   begin = time.monotonic()
-  found = make(what, pieces, eos_id, **options)
+  automaton = make(what, pieces, eos_id, **options)
   if time.monotonic() - begin >= least_seconds:
     try:
-      _write(path, found)
+      _write(path, automaton)
     except OSError as e:  # The text does not depend on it.
       warnings.warn(f"the automaton cannot be kept, and is compiled again the "
                     f"next time: {e}", stacklevel=2)
-  return found, False
+  return automaton, False
 
 
 def _digest(make, what, pieces, eos_id, options):
@@ -55,10 +55,10 @@ def _digest(make, what, pieces, eos_id, options):
 @functools.cache
 def _source_digest():
   """Returns a digest of the files that automata are made by."""
-  found = hashlib.sha256()
+  digest = hashlib.sha256()
   for path in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
-    found.update(path.read_bytes())
-  return found.hexdigest()
+    digest.update(path.read_bytes())
+  return digest.hexdigest()
 
 
 def _read(path):
@@ -66,7 +66,7 @@ def _read(path):
   try:
     with np.load(path, allow_pickle=False) as arrays:
       fields = {name: arrays[name] for name in arrays.files}
-    return _KINDS[str(fields.pop(_KIND))](**fields)
+    return _TYPES[str(fields.pop(_TYPE))](**fields)
   except (OSError, EOFError, KeyError, TypeError, ValueError,
           zipfile.BadZipFile):
     return None
@@ -78,7 +78,7 @@ def _write(path, automaton):
   handle, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
   try:
     with os.fdopen(handle, "wb") as file:
-      np.savez_compressed(file, **{_KIND: type(automaton).__name__}, **{
+      np.savez_compressed(file, **{_TYPE: type(automaton).__name__}, **{
           field: np.asarray(getattr(automaton, field))
           for field in automaton.__dataclass_fields__})
     os.replace(name, path)

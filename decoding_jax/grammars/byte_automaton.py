@@ -44,12 +44,12 @@ def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
     inside, exits = _of_loops(levels, table[states[0]] == states[0])
     for first in range(0, len(states), _CHUNK):
       chunk = states[first:first + _CHUNK]
-      found = _read(levels, table, chunk, exits)
-      count += len(found[0]) + len(inside) * len(chunk)
+      moves = _read(levels, table, chunk, exits)
+      count += len(moves[0]) + len(inside) * len(chunk)
       if count > MAX_TRANSITIONS:
         raise TooLarge(f"{name}: more than {MAX_TRANSITIONS} transitions by "
                        "tokens, the limit.")
-      arcs.update(_by_state(chunk, inside, *found))
+      arcs.update(_by_state(chunk, inside, *moves))
   finals = [state for state, final in enumerate(dfa.finals) if final]
   try:
     return token_automaton.from_arcs(arcs, 0, finals, len(pieces), ends)
@@ -62,10 +62,10 @@ def of_dfa(name: str, dfa: Dfa, pieces: Sequence[bytes], eos_id) -> Automaton:
 def _alike(table):
   """Yields states that the same bytes do not leave, in ascending order."""
   loops = table == np.arange(len(table), dtype=np.int32)[:, None]
-  _, kinds = np.unique(np.packbits(loops, axis=1), axis=0, return_inverse=True)
-  kinds = kinds.reshape(-1)
-  for kind in range(kinds.max() + 1):
-    yield np.flatnonzero(kinds == kind).astype(np.int32)
+  _, groups = np.unique(np.packbits(loops, axis=1), axis=0, return_inverse=True)
+  groups = groups.reshape(-1)
+  for group in range(groups.max() + 1):
+    yield np.flatnonzero(groups == group).astype(np.int32)
 
 
 def _of_loops(levels, loops):
@@ -85,7 +85,7 @@ def _of_loops(levels, loops):
 
 def _read(levels, table, states, exits):
   """Returns (state, token, state after it) of tokens that leave the states."""
-  found = []
+  moves = []
   begin = here = np.zeros(0, np.int32)
   node = np.zeros(0, np.int64)
   for level, more in zip(levels, exits):
@@ -100,25 +100,25 @@ def _read(levels, table, states, exits):
     begin, here, node = begin[kept], here[kept], child[kept]
     counts = level.token_starts[node + 1] - level.token_starts[node]
     tokens = level.tokens[_ranges(level.token_starts[node], counts)]
-    found.append((np.repeat(begin, counts), tokens, np.repeat(here, counts)))
-  return tuple(map(np.concatenate, zip(*found)))
+    moves.append((np.repeat(begin, counts), tokens, np.repeat(here, counts)))
+  return tuple(map(np.concatenate, zip(*moves)))
 
 
 def _by_state(states, inside, begin, tokens, after):
   """Yields each state, ascending, with its (tokens, states after them)."""
   # Small numbers are sorted several times as fast.
-  place = np.searchsorted(states, begin).astype(np.uint8)
-  order = np.argsort(place, kind="stable")
+  index = np.searchsorted(states, begin).astype(np.uint8)
+  order = np.argsort(index, kind="stable")
   tokens, after = tokens[order], after[order]
-  places = np.searchsorted(place[order], np.arange(len(states) + 1))
-  for state, low, high in zip(states.tolist(), places, places[1:]):
+  bounds = np.searchsorted(index[order], np.arange(len(states) + 1))
+  for state, low, high in zip(states.tolist(), bounds, bounds[1:]):
     yield state, (np.concatenate([inside, tokens[low:high]]),
                   np.concatenate([np.full(len(inside), state, np.int32),
                                   after[low:high]]))
 
 
 def _ranges(starts, counts):
-  """Returns the numbers from each start on, so many of each."""
+  """Returns the integers `start ... start + count - 1` of each pair."""
   before = np.cumsum(counts) - counts
   return np.arange(counts.sum()) + np.repeat(starts - before, counts)
 
@@ -127,13 +127,13 @@ def _levels(pieces, ends):
   """Returns the levels of the trie of a vocabulary."""
   text = np.frombuffer(b"".join(pieces), np.uint8)
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-  places = np.cumsum(lengths) - lengths
+  starts = np.cumsum(lengths) - lengths
   tokens = np.flatnonzero(lengths > 0)
   tokens = tokens[~np.isin(tokens, ends)]
   parents, count, levels, depth = np.zeros(len(tokens), np.int64), 1, [], 0
   while len(tokens):
     keys, nodes = np.unique(
-        parents * _BYTES + text[places[tokens] + depth], return_inverse=True)
+        parents * _BYTES + text[starts[tokens] + depth], return_inverse=True)
     depth += 1
     whole = lengths[tokens] == depth
     order = np.argsort(nodes[whole], kind="stable")

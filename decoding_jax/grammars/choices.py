@@ -89,9 +89,9 @@ def token_choice(sequences: Sequence[Sequence[int]], vocab_size: int,
   return _ended(children, finals, ends, vocab_size)
 
 
-def _check(name, items, kind):
+def _check(name, items, types):
   if isinstance(items, (str, bytes)) or not len(items) or not all(
-      isinstance(x, kind) and len(x) for x in items):
+      isinstance(x, types) and len(x) for x in items):
     raise ValueError(f"{name}: a list of at least one is needed, none of them "
                      "empty.")
 
@@ -125,16 +125,16 @@ def _spellings(children, pieces, ends):
       wholes[node].append(token)
   arcs = []
   for start in range(len(children)):
-    found, waiting = {}, [(start, 0)]
-    for place, node in waiting:
-      found.update(dict.fromkeys(wholes[node], place))
+    moves, waiting = {}, [(start, 0)]
+    for prefix, node in waiting:
+      moves.update(dict.fromkeys(wholes[node], prefix))
       waiting += [(to, tokens[node][byte])
-                  for byte, to in children[place].items()
+                  for byte, to in children[prefix].items()
                   if byte in tokens[node]]
-    found.update((x - token_text.NUM_BYTES, to)
+    moves.update((x - token_text.NUM_BYTES, to)
                  for x, to in children[start].items()
                  if x >= token_text.NUM_BYTES)
-    arcs.append(found)
+    arcs.append(moves)
   return arcs
 
 

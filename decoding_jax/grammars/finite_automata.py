@@ -98,8 +98,8 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
       if steps > nfa.steps:
         raise TooLarge(f"more than {nfa.steps} steps to put together, the "
                        "limit: fewer or smaller repetitions are needed.")
-    found = frozenset().union(*parts)
-    return frozenset((absorbing,)) if absorbing in found else found
+    states = frozenset().union(*parts)
+    return frozenset((absorbing,)) if absorbing in states else states
 
   first = subset((start,))
   numbers, waiting, moves = {first: 0}, [first], []
@@ -124,7 +124,7 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
 
 
 def _wait(waiting, state, limit):
-  """Appends a state whose moves are still to be found."""
+  """Appends a state that still waits for its moves."""
   waiting.append(state)
   if len(waiting) > limit:
     raise TooLarge(f"an automaton of more than {limit} states, the limit.")
@@ -158,14 +158,14 @@ def complement(x: Dfa, highest: int) -> Dfa:
   sink = len(x.moves)
   moves = []
   for row in [*x.moves, []]:
-    full, place = [], 0
+    full, next_low = [], 0
     for low, high, to in row:
-      if place < low:
-        full.append((place, low - 1, sink))
+      if next_low < low:
+        full.append((next_low, low - 1, sink))
       full.append((low, high, to))
-      place = high + 1
-    if place <= highest:
-      full.append((place, highest, sink))
+      next_low = high + 1
+    if next_low <= highest:
+      full.append((next_low, highest, sink))
     moves.append(full)
   return _live(Dfa(moves, [not final for final in x.finals] + [True]))
 
@@ -204,8 +204,8 @@ def _check_time(nfa):
 
 def _closure(nfa, closures, state):
   """Returns the states that are reached without a symbol, itself included."""
-  found = closures.get(state)
-  if found is None:
+  closure = closures.get(state)
+  if closure is None:
     seen, waiting = {state}, [state]
     for x in waiting:
       for to in nfa.empty[x]:
@@ -213,9 +213,9 @@ def _closure(nfa, closures, state):
           seen.add(to)
           waiting.append(to)
     # States with nothing but empty moves would tell equal subsets apart.
-    found = closures[state] = frozenset(
+    closure = closures[state] = frozenset(
         x for x in seen if nfa.moves[x] or not nfa.empty[x])
-  return found
+  return closure
 
 
 def _segments(arcs):
@@ -230,17 +230,17 @@ def _segments(arcs):
     events.setdefault(high + 1, ([], []))[1].append(to)
   open_arcs: dict[int, int] = {}
   before = None
-  for place in sorted(events):
+  for symbol in sorted(events):
     if open_arcs:
-      yield before, place - 1, frozenset(open_arcs)
-    begin, end = events[place]
+      yield before, symbol - 1, frozenset(open_arcs)
+    begin, end = events[symbol]
     for to in begin:
       open_arcs[to] = open_arcs.get(to, 0) + 1
     for to in end:
       open_arcs[to] -= 1
       if not open_arcs[to]:
         del open_arcs[to]
-    before = place
+    before = symbol
 
 
 def _append(row, low, high, to):

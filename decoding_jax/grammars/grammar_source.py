@@ -127,9 +127,9 @@ def _by_characters(match):
     return text
   if text[0] != '"':
     return text.lower()
-  found = re.findall(r"\\x..|\\.|.", text[1:-1], re.DOTALL)
-  return text if len(found) < 2 else (
-      f"({' '.join(f'{chr(34)}{x}{chr(34)}' for x in found)})")
+  characters = re.findall(r"\\x..|\\.|.", text[1:-1], re.DOTALL)
+  return text if len(characters) < 2 else (
+      f"({' '.join(f'{chr(34)}{x}{chr(34)}' for x in characters)})")
 
 
 def dots_without_newline(pattern: str) -> str:

@@ -44,10 +44,9 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id,
                 seconds: float = float("inf")) -> Automaton:
   """Returns the automaton of JSON texts of a schema, though not of all of them.
 
-  Properties come in the order of the schema, those of other names after them.
-  What may be nested without end, be it a value of any kind or a schema that
-  refers to itself, ends after a few levels. The limits are
-  `token_automaton.MAX_STATES` and `MAX_BYTES`, and those of `schema_source`.
+  Properties come in the order of the schema, other names after them. Values of
+  any type and schemas that refer to themselves end after a few levels. Limits:
+  `token_automaton.MAX_STATES` and `MAX_BYTES`, and the ones in `schema_source`.
 
   Args:
     schema: a dict, or a text of JSON.
@@ -80,5 +79,5 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id,
 
 def _renamed(error, text):
   """Returns an error with another text, of one of two types."""
-  kind = TooLarge if isinstance(error, TooLarge) else ValueError
-  return kind(text)
+  error_type = TooLarge if isinstance(error, TooLarge) else ValueError
+  return error_type(text)

@@ -38,13 +38,13 @@ def search(pattern: str) -> Dfa:
   if parts[0] != Set(((BEGIN, BEGIN),)) or ahead != list(
       parts[1:1 + len(ahead)]):
     raise ValueError("look-ahead is supported at the begin alone, after ^.")
-  found = _search(Sequence((parts[0], *parts[1 + len(ahead):])))
+  dfa = _search(Sequence((parts[0], *parts[1 + len(ahead):])))
   for x in ahead:
     other = _search(Sequence((parts[0], x.part)))
-    found = finite_automata.intersect(
-        found, other if x.holds else finite_automata.complement(other, HIGHEST),
+    dfa = finite_automata.intersect(
+        dfa, other if x.holds else finite_automata.complement(other, HIGHEST),
         MAX_STATES)
-  return found
+  return dfa
 
 
 def _search(tree) -> Dfa:
@@ -55,28 +55,28 @@ def _search(tree) -> Dfa:
     nfa.moves[state].append((BEGIN, END, state))
   nfa.empty[_build(nfa, tree, start)].append(end)
   counts = _repeat_marks(nfa)
-  found = finite_automata.determinise(nfa, start, {end}, MAX_STATES, end)
+  dfa = finite_automata.determinise(nfa, start, {end}, MAX_STATES, end)
 
   def after(state, symbol):
     for _ in range(counts[symbol]):
       state = None if state is None else next(
-          (to for low, high, to in found.moves[state] if low <= symbol <= high),
+          (to for low, high, to in dfa.moves[state] if low <= symbol <= high),
           None)
     return state
 
   first = after(0, BEGIN)
   if first is None:
     return Dfa([[]], [False])
-  ends = [after(state, END) for state in range(len(found.moves))]
-  finals = [to is not None and found.finals[to] for to in ends]
+  ends = [after(state, END) for state in range(len(dfa.moves))]
+  finals = [to is not None and dfa.finals[to] for to in ends]
   moves = [[(max(low, 0), min(high, HIGHEST), to) for low, high, to in row
-            if high >= 0 and low <= HIGHEST] for row in found.moves]
+            if high >= 0 and low <= HIGHEST] for row in dfa.moves]
   return _from(Dfa(moves, finals), first)
 
 
 def _repeat_marks(nfa):
-  """Lets each anchor read a mark of its own; returns how many there are. As in
-  `^(^a|b)$`: an anchor asserts a place, and so do all that follow it there.
+  """Lets each anchor read a mark of its own; returns how many there are.
+  Several anchors may assert one position, as in `^(^a|b)$`.
   Marks that no anchor reads are read by any state."""
   counts = {}
   for mark in (BEGIN, END):

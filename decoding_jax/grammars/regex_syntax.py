@@ -77,27 +77,27 @@ class _Reader:
   def __init__(self, pattern, whole):
     # `whole`: of `parse_whole`. `flags`: set here, "i" and "s"; `depth`: of
     # groups that are open.
-    self.pattern, self.place, self.whole = pattern, 0, whole
+    self.pattern, self.position, self.whole = pattern, 0, whole
     self.flags, self.depth = frozenset(), 0
 
   def take(self, text):
     """Returns whether a text comes next, and skips it."""
-    found = self.pattern.startswith(text, self.place)
-    self.place += len(text) * found
-    return found
+    matches = self.pattern.startswith(text, self.position)
+    self.position += len(text) * matches
+    return matches
 
   def next(self):
     """Returns the next character."""
-    if self.place >= len(self.pattern):
+    if self.position >= len(self.pattern):
       raise ValueError("it ends too early.")
-    self.place += 1
-    return self.pattern[self.place - 1]
+    self.position += 1
+    return self.pattern[self.position - 1]
 
   def match(self, form):
     """Returns what a regular expression finds here, and skips it; or None."""
-    found = form.match(self.pattern, self.place)
-    self.place = found.end() if found else self.place
-    return found
+    match = form.match(self.pattern, self.position)
+    self.position = match.end() if match else self.position
+    return match
 
 
 def parse_ecma(pattern: str):
@@ -108,7 +108,7 @@ def parse_ecma(pattern: str):
 def parse_whole(pattern: str):
   r"""Returns the structure of a pattern that is matched from end to end.
 
-  As of Rust's `regex`, in which `\d`, `\w` and `\s` are those of Unicode;
+  The syntax of Rust's `regex`, with `\d`, `\w` and `\s` of Unicode, but
   without ^ and $, boundaries of words, look-around, back references, classes
   within classes, and names of scripts, which raise ValueError.
   """
@@ -117,7 +117,7 @@ def parse_whole(pattern: str):
 
 def _parse(reader):
   tree = _alternatives(reader)
-  if reader.place < len(reader.pattern):
+  if reader.position < len(reader.pattern):
     raise ValueError("unbalanced ).")
   return tree
 
@@ -131,8 +131,8 @@ def _alternatives(reader):
 
 def _sequence(reader):
   parts = []
-  while reader.place < len(reader.pattern) and (
-      reader.pattern[reader.place] not in "|)"):
+  while reader.position < len(reader.pattern) and (
+      reader.pattern[reader.position] not in "|)"):
     part = _atom(reader)
     bounds = _bounds(reader)
     if bounds and isinstance(part, Ahead):
@@ -144,8 +144,8 @@ def _sequence(reader):
 def _bounds(reader):
   """Returns (least, most) of a repetition that comes next; or None."""
   simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-  found = next((x for text, x in simple.items() if reader.take(text)), None)
-  if not found:
+  bounds = next((x for text, x in simple.items() if reader.take(text)), None)
+  if not bounds:
     match = reader.match(_REPEAT)
     if not match:
       return None
@@ -154,9 +154,9 @@ def _bounds(reader):
     most = most if match[2] else least
     if most is not None and most < least:
       raise ValueError(f"{match[0]}: the numbers are out of order.")
-    found = least, most
+    bounds = least, most
   reader.take("?")  # Which match is preferred does not matter.
-  return found
+  return bounds
 
 
 def _atom(reader):
@@ -197,7 +197,7 @@ def _group(reader):
   flags, ahead = reader.flags, None
   if reader.take("?"):
     if not reader.whole and (reader.take("=") or reader.take("!")):
-      ahead = reader.pattern[reader.place - 1] == "="
+      ahead = reader.pattern[reader.position - 1] == "="
     elif not reader.match(_NAME) and not reader.take(":"):
       if _set_flags(reader) == ")":  # For the rest of the group around it.
         reader.depth -= 1
@@ -211,34 +211,34 @@ def _group(reader):
 
 def _set_flags(reader):
   """Sets flags such as "is-m"; returns what comes after them, ":" or ")"."""
-  found = reader.match(_FLAGS) if reader.whole else None
-  if not found:
+  match = reader.match(_FLAGS) if reader.whole else None
+  if not match:
     raise ValueError(
         "look-around and back references are not supported, nor comments."
         if reader.whole else
         "look-behind, flags and the like are not supported.")
   # What repeats the least, and lines, change nothing from end to end.
-  if set(found[1] + (found[2] or "")) - set("ismU"):
-    raise ValueError(f"(?{found[0]}: the flags i and s are supported.")
-  reader.flags = reader.flags.union(found[1]).difference(found[2] or "")
-  return found[3]
+  if set(match[1] + (match[2] or "")) - set("ismU"):
+    raise ValueError(f"(?{match[0]}: the flags i and s are supported.")
+  reader.flags = reader.flags.union(match[1]).difference(match[2] or "")
+  return match[3]
 
 
 def _escape(reader, in_class=False):
   """Returns the ranges of what comes after a backslash."""
-  found = reader.match(_HEX_WHOLE if reader.whole else _HEX_ECMA)
-  if found:
-    number = int(found[found.lastindex], 16)
+  match = reader.match(_HEX_WHOLE if reader.whole else _HEX_ECMA)
+  if match:
+    number = int(match[match.lastindex], 16)
     if number > HIGHEST:
-      raise ValueError(f"\\{found[0]} is no character.")
+      raise ValueError(f"\\{match[0]} is no character.")
     return ((number, number),)
   character = reader.next()
   if character in "pP":
     ranges = _category(_category_name(reader))
     return inverse(ranges) if character == "P" else ranges
   if character in "dDsSwW":
-    kind = _shorthand(character.lower(), reader.whole)
-    return kind if character.islower() else inverse(kind)
+    ranges = _shorthand(character.lower(), reader.whole)
+    return ranges if character.islower() else inverse(ranges)
   if character == "b" and in_class:
     return ((8, 8),)
   if character == "c":
@@ -268,8 +268,8 @@ def _class(reader):
     ranges.append(_one("]"))
   while not reader.take("]"):
     low = _member(reader)
-    if reader.pattern.startswith("-", reader.place) and not (
-        reader.pattern.startswith("-]", reader.place)):
+    if reader.pattern.startswith("-", reader.position) and not (
+        reader.pattern.startswith("-]", reader.position)):
       reader.next()
       high = _member(reader)
       if len(low) == len(high) == 1 and low[0][0] == low[0][1] and (
@@ -292,7 +292,7 @@ def _member(reader):
     return inverse(ranges) if named[1] else ranges
   character = reader.next()
   if reader.whole and (character == "[" or character in "&-~" and
-                       reader.pattern.startswith(character, reader.place)):
+                       reader.pattern.startswith(character, reader.position)):
     raise ValueError("classes within classes and && of them are not supported; "
                      f"a character is written \\{character}.")
   return _escape(reader, True) if character == "\\" else (_one(character),)
@@ -319,14 +319,14 @@ def _cases():
 
 def inverse(ranges):
   """Returns the ranges of all other characters."""
-  found, place = [], 0
+  others, next_low = [], 0
   for low, high in sorted(ranges):
-    if place < low:
-      found.append((place, low - 1))
-    place = max(place, high + 1)
-  if place <= HIGHEST:
-    found.append((place, HIGHEST))
-  return tuple(found)
+    if next_low < low:
+      others.append((next_low, low - 1))
+    next_low = max(next_low, high + 1)
+  if next_low <= HIGHEST:
+    others.append((next_low, HIGHEST))
+  return tuple(others)
 
 
 def _category_name(reader):

@@ -48,7 +48,7 @@ def process(params: SparseAutomaton, state, logits):
   size = len(params.vocabulary)
   if len(logits) != size:
     raise ValueError(f"an automaton over {size} tokens: one over "
-                     f"{len(logits)}, those of the model, is needed.")
+                     f"the model's {len(logits)} tokens is needed.")
   arcs, theirs = arcs_of(params, state)
   tokens = params.tokens[arcs]
   return jnp.full_like(logits, -jnp.inf).at[

@@ -1,4 +1,4 @@
-"""Finite automata over tokens, and those of stop strings."""
+"""Finite automata over tokens, and of stop strings."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -51,7 +51,7 @@ def _process(params, state, logits):
     return sparse_automaton.process(params, state, logits)
   if len(logits) != len(params.classes):
     raise ValueError(f"an automaton over {len(params.classes)} tokens: one "
-                     f"over {len(logits)}, those of the model, is needed.")
+                     f"over the model's {len(logits)} tokens is needed.")
   allowed = bits.unpack(params.allowed[state], len(logits))
   return jnp.where(allowed & (state != NONE), logits, -jnp.inf)
 
@@ -182,18 +182,18 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   check_pieces(pieces)
   ends = end_tokens(eos_id, len(pieces))
   words = _words(name, strings, token_text.special(pieces))
-  # A state for each byte, less those of common beginnings.
+  # At most a state for each byte: common prefixes share states.
   check_size(name, sum(map(len, words)) + 2, len(pieces) * _ENTRY_BYTES)
-  steps, found, special = _search(words)
+  steps, final, special = _search(words)
   # After a whole word the search stays where it is.
-  steps[found] = found
+  steps[final] = final
   following = np.tile(np.arange(len(steps), dtype=np.int32)[:, None],
                       len(pieces))
   for token, piece in enumerate(pieces):
     for symbol in piece or special.get(token, ()):
       following[:, token] = steps[following[:, token], symbol]
-  following[found] = NONE
-  following[found, ends] = found
+  following[final] = NONE
+  following[final, ends] = final
   return table(following)
 
 
@@ -272,10 +272,10 @@ class _Numbers(NamedTuple):
 def _renamed(arcs, numbers):
   """Returns the arcs to states that have numbers, by their numbers."""
   tokens, states = arcs
-  place = np.minimum(np.searchsorted(numbers.names, states),
+  index = np.minimum(np.searchsorted(numbers.names, states),
                      len(numbers.names) - 1)
-  kept = numbers.names[place] == states
-  return tokens[kept], numbers.numbers[place[kept]]
+  kept = numbers.names[index] == states
+  return tokens[kept], numbers.numbers[index[kept]]
 
 
 def _live(arcs, finals):
@@ -311,22 +311,22 @@ def _search(words):
   special = sorted({x for word in words for x in word if x >= num_bytes})
   numbers = {x: num_bytes + i for i, x in enumerate(special)}
   children = _trie([[numbers.get(x, x) for x in word] for word in words])
-  found = len(children)
-  steps = np.zeros((found + 1, num_bytes + len(special)), np.int32)
+  final = len(children)
+  steps = np.zeros((final + 1, num_bytes + len(special)), np.int32)
   # Of each prefix, its longest proper suffix that is a prefix too.
-  suffixes = [0] * found
+  suffixes = [0] * final
   waiting = [0]
   for state in waiting:
     if state:
       steps[state] = steps[suffixes[state]]
     for symbol, child in children[state].items():
       suffix = int(steps[state, symbol]) if state else 0
-      if child is None or suffix == found:
-        steps[state, symbol] = found
+      if child is None or suffix == final:
+        steps[state, symbol] = final
       else:
         steps[state, symbol], suffixes[child] = child, suffix
         waiting.append(child)
-  return steps, found, {x - num_bytes: (i,) for x, i in numbers.items()}
+  return steps, final, {x - num_bytes: (i,) for x, i in numbers.items()}
 
 
 def _trie(words):

@@ -50,22 +50,22 @@ def _tail(target, ranges):
   """Returns the state from which a sequence of ranges leads to the target."""
   if not ranges:
     return target.end
-  found = target.tails.get(ranges)
-  if found is None:
-    found = target.tails[ranges] = finite_automata.add_state(target.nfa)
-    add_ranges(target, found, ranges)
-  return found
+  state = target.tails.get(ranges)
+  if state is None:
+    state = target.tails[ranges] = finite_automata.add_state(target.nfa)
+    add_ranges(target, state, ranges)
+  return state
 
 
 @functools.lru_cache(maxsize=4096)
 def byte_ranges(low: int, high: int) -> tuple:
   """Returns sequences of (lowest, highest byte), without surrogates."""
-  found = []
+  sequences = []
   for first, last in _SIZES:
     a, b = max(low, first), min(high, last)
     if a <= b:
-      found += _byte_ranges(tuple(chr(a).encode()), tuple(chr(b).encode()))
-  return tuple(found)
+      sequences += _byte_ranges(tuple(chr(a).encode()), tuple(chr(b).encode()))
+  return tuple(sequences)
 
 
 def _byte_ranges(a, b):
@@ -75,14 +75,15 @@ def _byte_ranges(a, b):
   lowest, highest = (0x80,) * (len(a) - 1), (0xbf,) * (len(a) - 1)
   if a[0] == b[0]:
     return [((a[0], a[0]), *rest) for rest in _byte_ranges(a[1:], b[1:])]
-  found, first, last = [], a[0], b[0]
+  sequences, first, last = [], a[0], b[0]
   if a[1:] != lowest:
-    found += [((first, first), *rest) for rest in _byte_ranges(a[1:], highest)]
+    sequences += [((first, first), *rest)
+                  for rest in _byte_ranges(a[1:], highest)]
     first += 1
   tail = []
   if b[1:] != highest:
     tail = [((last, last), *rest) for rest in _byte_ranges(lowest, b[1:])]
     last -= 1
   if first <= last:
-    found.append(((first, last), *((0x80, 0xbf),) * (len(a) - 1)))
-  return found + tail
+    sequences.append(((first, last), *((0x80, 0xbf),) * (len(a) - 1)))
+  return sequences + tail

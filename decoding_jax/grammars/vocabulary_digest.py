@@ -11,10 +11,10 @@ from decoding_jax import token_text
 def of_pieces(pieces: Sequence[bytes]) -> str:
   """Returns the digest of a vocabulary, names of special tokens included."""
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-  found = hashlib.sha256(lengths.tobytes())
-  found.update(b"".join(pieces))
-  found.update(repr(token_text.special(pieces)).encode())
-  return found.hexdigest()
+  digest = hashlib.sha256(lengths.tobytes())
+  digest.update(b"".join(pieces))
+  digest.update(repr(token_text.special(pieces)).encode())
+  return digest.hexdigest()
 
 
 def cached(cache: dict, most: int, make, pieces: Sequence[bytes], ends):

@@ -50,14 +50,14 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
     return _commit(keys, values, fresh_keys, fresh_values, slots, lengths)
   # Imported here, since one device has no use for it.
   from decoding_jax.kernels import split_slots
-  found = dict(zip(split, split_slots.commit(
+  committed = dict(zip(split, split_slots.commit(
       [arrays[i] for i in split], [fresh[i] for i in split], slots, lengths)))
   for i in range(len(arrays)):
-    if i not in found:  # No kernel runs on a mesh that splits layers.
+    if i not in committed:  # No kernel runs on a mesh that splits layers.
       axis = _KEY_SLOTS if i < len(keys) else _VALUE_SLOTS
-      found[i] = _copied(axis, arrays[i], fresh[i], slots, lengths)
-  found = tuple(found[i] for i in range(len(arrays)))
-  return found[:len(keys)], found[len(keys):]
+      committed[i] = _copied(axis, arrays[i], fresh[i], slots, lengths)
+  committed = tuple(committed[i] for i in range(len(arrays)))
+  return committed[:len(keys)], committed[len(keys):]
 
 
 def _shapes(like):

@@ -21,8 +21,7 @@ def on_cpu(reference, kernel, fits):
   Elsewhere, and for arguments that the kernel does not know, it runs the
   reference: a kernel refuses what it does not know, and never ignores it. So an
   argument that is added to the reference alone takes effect at once.
-  Derivatives are those of the reference, which is then also what computes the
-  values.
+  Under differentiation the reference computes both values and derivatives.
 
   Args:
     reference: `(*arrays, **static) -> arrays` in plain JAX. Arrays, or trees of

@@ -20,7 +20,7 @@ from decoding_jax.kernels.cpu import bindings
 
 # Slots whose scores are in memory at once on a GPU.
 _SLOTS = 512
-# From so many queries on a TPU has no scores of a block in memory either.
+# From this many queries on, a TPU keeps no scores of a block in memory either.
 _MANY = 128
 # Scores that a TPU has in the memory of a core in any case.
 _FEW = 2**16
@@ -34,8 +34,7 @@ class Span(NamedTuple):
   """Slots that are seen, from `start` to before `stop`."""
   stop: jax.Array  # `[B]` int32
   start: jax.Array | None = None  # `[B, T]` int32; None for 0
-  # `[]` int32, of keys and values with an axis of layers in front; None for
-  # those of one layer
+  # `[]` int32, of keys and values with an axis of layers in front; None without
   layer: jax.Array | None = None
 
 
@@ -44,7 +43,7 @@ def attention(q, parts, cap=0.0):
 
   Args:
     q: `[B, T, H, G, C]`, scaled; G query heads share a key/value head. Channels
-      after those of the keys are scored with the values (latent attention).
+      after the keys' are scored with the values (latent attention).
     parts: tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and a mask
       `[B, T or 1, S]` of what is seen. Each query sees something. Then, where
       it is known, the `Span` of the mask: such a part, of a cache, is read
@@ -66,11 +65,11 @@ def attention(q, parts, cap=0.0):
                                 parts).astype(q.dtype)
     parts = split_slots.together(parts)
   is_shared = [part[0].shape[_ROWS] < len(q) for part in parts]
-  found = [_of_all_rows(q, part, cap)
+  pairs = [_of_all_rows(q, part, cap)
            for part, shared in zip(parts, is_shared) if shared]
   own = tuple(part for part, shared in zip(parts, is_shared) if not shared)
-  found.append(_attention(q, own, cap=cap))
-  return (merge(found) if found[1:] else found[0])[0].astype(q.dtype)
+  pairs.append(_attention(q, own, cap=cap))
+  return (merge(pairs) if pairs[1:] else pairs[0])[0].astype(q.dtype)
 
 
 def _of_all_rows(q, part, cap):
@@ -143,7 +142,7 @@ def _of_prefix(q, parts):
   if dispatch.compiles_for("tpu") and scores > _FEW:
     forms["tpu"] = (_flash if mesh_axes.is_on_one_device()
                     and not _is_latent(q, parts) else _blockwise)
-  # Reading keys and values twice costs less than so many scores.
+  # Reading keys and values twice costs less than storing these scores.
   if dispatch.compiles_for("gpu") and 2 * q.shape[1] * q.shape[3] >= q.shape[4]:
     forms["cuda"] = forms["rocm"] = _blockwise
   return forms
@@ -175,19 +174,18 @@ def _attend_merged(cap, of_prefix, q, parts):
 def _pair(cap, of_prefix, q, parts):
   """Attends to parts with a span by `of_prefix`, and merges the rest.
   `of_prefix` is `_flash`, `_blockwise` or None: no part is apart. A query may
-  see nothing. Returns a pair as of `merge`, of `[B, H, G, T, C]` and `[B, H, G,
-  T]`."""
+  see nothing. Returns `[B, H, G, T, C]` and `[B, H, G, T]`, for `merge`."""
   queries = q.transpose(0, 2, 3, 1, 4)
   many = of_prefix is _flash and q.shape[1] >= _MANY
-  found, rest = [], []
+  pairs, rest = [], []
   for part in parts:
     if many or of_prefix and _span(part):
-      found.append(of_prefix(cap, queries, part))
+      pairs.append(of_prefix(cap, queries, part))
     else:
       rest.append(part)
   if rest:
-    found.append(_normalized(*_sums(cap, queries, _of_layer(rest), _LOW)))
-  return merge(found)
+    pairs.append(_normalized(*_sums(cap, queries, _of_layer(rest), _LOW)))
+  return merge(pairs)
 
 
 def _flash(cap, q, part):
@@ -220,7 +218,7 @@ def _blockwise(cap, q, part):
   slots = keys.shape[-1]
   size = min(_SLOTS, slots)
 
-  def block(i, found):
+  def block(i, pair):
     # The last one may begin before the end of the one before it.
     first = jnp.minimum(i * size, slots - size)
     at = first + jnp.arange(size)[None, None]
@@ -229,7 +227,7 @@ def _blockwise(cap, q, part):
       seen &= at >= span.start[..., None]
     part = (_slots(keys, -1, first, size, span.layer),
             _slots(values, -2, first, size, span.layer), seen)
-    return merge([found, _normalized(*_sums(cap, q, [part], _LOW))])
+    return merge([pair, _normalized(*_sums(cap, q, [part], _LOW))])
 
   nothing = (jnp.zeros((*q.shape[:-1], values.shape[-1]), jnp.float32),
              jnp.full(q.shape[:-1], _LOW, jnp.float32))
@@ -260,13 +258,13 @@ def _attend(cap, q, parts):
       cap, q.transpose(0, 2, 3, 1, 4), _of_layer(parts))))
 
 
-def _by_tokens(found):
+def _by_tokens(pair):
   """Returns a pair of `[B, H, G, T, ...]` as one of `[B, T, H, G, ...]`."""
-  return tuple(jnp.moveaxis(x, 3, 1) for x in found)
+  return tuple(jnp.moveaxis(x, 3, 1) for x in pair)
 
 
 def _normalized(weighted, largest, total):
-  """Returns a pair as of `merge` of what `_sums` returns."""
+  """Returns a pair for `merge` of what `_sums` returns."""
   return weighted / total[..., None], largest[..., 0] + jnp.log(total)
 
 
@@ -281,8 +279,8 @@ def _sums(cap, q, parts, low=-jnp.inf):
 
   def score(q, keys, values):
     channels = keys.shape[-2]
-    found = product("bhgtc,bhcs->bhgts", q[..., :channels], keys)
-    return found if channels == q.shape[-1] else found + product(
+    scores = product("bhgtc,bhcs->bhgts", q[..., :channels], keys)
+    return scores if channels == q.shape[-1] else scores + product(
         "bhgtc,bhsc->bhgts", q[..., channels:], values)
 
   scores = jnp.concatenate(
@@ -301,8 +299,7 @@ def _sums(cap, q, parts, low=-jnp.inf):
 
 def _apart(q):
   """Returns `q`, on a GPU behind a barrier. XLA:GPU would merge two products
-  with the same queries, and copy all keys of a cache to have those of the block
-  after them."""
+  with the same queries, and copy all keys of a cache to append the block's."""
   return dispatch.by_platform(
       q, default=lambda q: q, cuda=jax.lax.optimization_barrier,
       rocm=jax.lax.optimization_barrier)

@@ -48,7 +48,7 @@ def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
   """Attends to some keys; returns `[B, H, G, T, C]` and log-sum-exps `[B, H, G,
   T]`, very low where nothing is seen. `q [B, H, G, T, C]` is scaled; keys are
   `[B, H, C, S]`, values `[B, H, S, C]`, or with an axis of layers in front, of
-  which `layer []` is read in place. Seen are slots from `start [B, T]` (None:
+  which `layer []` is read uncopied. Seen are slots from `start [B, T]` (None:
   0) to before `stop [B]` that are true in `mask [B, T, S]` (None: all).
   `interpret` runs anywhere, slowly."""
   batch, heads, groups, length, channels = q.shape
@@ -114,7 +114,7 @@ def _call(static, scalars, arrays, interpret):
 
   def block(b, s, stop, first, _):
     """The block of slots; where it is not needed, one that is there already."""
-    # Not `//`, which asks of what kind a TPU of this machine is.
+    # Not `//`, which looks up the generation of this machine's TPU.
     number = lambda slot: jax.lax.div(slot, jnp.int32(sizes.slots))
     last = number(jnp.maximum(stop[b] - 1, 0))
     return jnp.minimum(jnp.maximum(s, number(first[b])), last)

@@ -30,13 +30,13 @@ def top_k(values, k):
   spare = [(0, 0)] * (values.ndim - 1) + [(0, number * _BLOCK - size)]
   blocks = jnp.pad(values, spare, constant_values=-jnp.inf).reshape(
       *values.shape[:-1], number, _BLOCK)
-  # In their order, so that the first of equal values is found first.
+  # In their order, so that the first of equal values comes first.
   chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
-  found = buffers.take_along(blocks, chosen[..., None], axis=-2)
-  best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
+  kept = buffers.take_along(blocks, chosen[..., None], axis=-2)
+  best, at = jax.lax.top_k(kept.reshape(*values.shape[:-1], k * _BLOCK), k)
   size = jnp.int32(_BLOCK)
-  block, place = jax.lax.div(at, size), jax.lax.rem(at, size)
-  return best, buffers.take_along(chosen, block, axis=-1) * _BLOCK + place
+  block, offset = jax.lax.div(at, size), jax.lax.rem(at, size)
+  return best, buffers.take_along(chosen, block, axis=-1) * _BLOCK + offset
 
 
 def _reference(key, log_probs, *, k):

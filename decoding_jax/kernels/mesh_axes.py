@@ -16,9 +16,9 @@ def split_by_compiler() -> dict[str, int]:
   mesh = jax.sharding.get_abstract_mesh()
   if AxisType.Manual not in mesh.axis_types:
     return {}
-  return {name: size for name, size, kind in zip(
+  return {name: size for name, size, axis_type in zip(
       mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
-          if kind == AxisType.Auto}
+          if axis_type == AxisType.Auto}
 
 
 def is_on_one_device() -> bool:
@@ -66,7 +66,7 @@ class Layout(NamedTuple):
   number: int
   ways: int
 
-  def place(self):
+  def position(self):
     """Returns which part of the heads this device has, and its first slot."""
     index = jax.lax.axis_index(self.axis)
     return index // self.ways, index % self.ways
@@ -78,7 +78,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(heads: int) -> Layout:
-  """Returns how caches of so many heads are split where this is traced."""
+  """Returns how caches of `heads` heads are split where this is traced."""
   axes = split_by_compiler()
   axis, number = next(iter(axes.items())) if len(axes) == 1 else (None, 1)
   return Layout(axis, number, number // math.gcd(heads, number))

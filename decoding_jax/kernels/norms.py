@@ -33,8 +33,8 @@ def log_normalizer(logits, divisor=1.0):
   """Returns largest and log_mass `[..., 1]` of float32 logits `[..., V]`.
   Log-probabilities are `(logits - largest) / divisor - log_mass`; the divisor
   `[]` is the temperature."""
-  found = _log_normalizer(logits, jnp.asarray(divisor, jnp.float32))
-  return tuple(x[..., None] for x in found)
+  parts = _log_normalizer(logits, jnp.asarray(divisor, jnp.float32))
+  return tuple(x[..., None] for x in parts)
 
 
 def _softmax_reference(logits, divisor):

@@ -41,7 +41,7 @@ def uniform(key, shape):
 
 def gumbel(key, size: int):
   """Draws standard Gumbels `[size]` float32. Large ones, which win, are exact
-  to the last digit up to 22; those of JAX end at 16.6."""
+  to the last digit up to 22; JAX's end at 16.6."""
   if not is_threefry(key):
     return jax.random.gumbel(key, (size,), jnp.float32)
   return -jnp.log(exponential(bits(key, size)))

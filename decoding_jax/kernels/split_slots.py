@@ -46,17 +46,17 @@ def commit(targets, sources, slots, lengths):
     return [_commit(layout, target.axis, *pair, slots, lengths)
             for target, *pair in zip(targets, arrays, sources)]
 
-  found = jax.shard_map(
+  written = jax.shard_map(
       own, in_specs=(specs, _SAME, _SAME, _SAME), out_specs=specs,
       axis_names={layout.axis}, check_vma=False)(
           arrays, sources, slots, lengths)
   return [target.replace(array=array)
-          for target, array in zip(targets, found)]
+          for target, array in zip(targets, written)]
 
 
 def _commit(layout, axis, target, source, slots, lengths):
   """Returns a device's part of one array after a commit."""
-  heads, first = layout.place()
+  heads, first = layout.position()
   count, there = slots.shape[1], target.shape[axis]
   number = min(-(-count // layout.ways), there)
   source = _part(source, heads, target.shape[mesh_axes.HEADS], mesh_axes.HEADS)
@@ -91,9 +91,9 @@ def attend(attention, q, parts):
 
   def own(q, arrays):
     q = (_gathered if divides else _heads)(layout, q, shape)
-    found = attention(q, [_own_part(layout, part, own)
-                          for part, own in zip(parts, arrays)])
-    return _merged(layout, found, shape, divides)
+    pair = attention(q, [_own_part(layout, part, own)
+                         for part, own in zip(parts, arrays)])
+    return _merged(layout, pair, shape, divides)
 
   if divides:
     q = q.reshape(*shape[:2], layout.number, -1, shape[4])
@@ -120,15 +120,15 @@ def _gathered(layout, q, shape):
 
 
 def _heads(layout, q, shape):
-  """Returns the queries of a device's heads, of those of all heads."""
+  """Returns the queries of a device's heads, from all heads' queries."""
   size = shape[2] * layout.ways // layout.number
-  return _part(q, layout.place()[0], size, 2)
+  return _part(q, layout.position()[0], size, 2)
 
 
-def _merged(layout, found, shape, divides):
-  """Merges the pair `found` over the devices that have the same heads. Returns
+def _merged(layout, pair, shape, divides):
+  """Merges `pair` over the devices that have the same heads. Returns
   `[B, T, 1, H G / n, C]` if n `divides` the queries, or `[B, T, H, G, C]`."""
-  y, log_sum = found
+  y, log_sum = pair
   log_sums = jax.lax.all_gather(log_sum, layout.axis,
                                 axis_index_groups=layout.groups())
   share = jnp.exp(log_sum - jax.nn.logsumexp(log_sums, axis=0))
@@ -138,7 +138,7 @@ def _merged(layout, found, shape, divides):
     return jax.lax.psum_scatter(
         y, layout.axis, axis_index_groups=layout.groups(),
         scatter_dimension=2, tiled=True)
-  heads = layout.place()[0] * y.shape[2]
+  heads = layout.position()[0] * y.shape[2]
   return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(
       jnp.zeros((*shape[:4], y.shape[-1]), y.dtype), y, heads, 2), layout.axis)
 
@@ -153,7 +153,7 @@ def _arrays(part, layout):
 
 def _own_part(layout, part, own):
   keys, values, (mask, *span) = own
-  heads, first = layout.place()
+  heads, first = layout.position()
   if mesh_axes.is_split(part[0]):
     mask = mask.reshape(*mask.shape[:2], -1, layout.ways)
     mask = jax.lax.dynamic_index_in_dim(mask, first, 3, keepdims=False)

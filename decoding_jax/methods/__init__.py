@@ -30,8 +30,8 @@ def example_arguments() -> dict[str, tuple[dict, ...]]:
 
 def examples() -> dict[str, tuple[Method, ...]]:
   """Returns, for each method, small instances of it."""
-  return {name: tuple(__getattr__(name)(**arguments) for arguments in found)
-          for name, found in example_arguments().items()}
+  return {name: tuple(__getattr__(name)(**arguments) for arguments in calls)
+          for name, calls in example_arguments().items()}
 
 
 def _cached(name, make):

@@ -20,7 +20,7 @@ def make(nodes: int, depth: int, branching: int = 8, buckets: int = 16384,
     buckets: for pairs of tokens; those that share one are not told apart.
     simulations: of the paper's Monte Carlo tree search, whose most visited
       nodes are drafted; `nodes` or more, there 150. 0: the most probable nodes,
-      found best first.
+      best first.
     window: tokens, 3 or more, there 16. Each call adds 0.04 to the score of the
       tri-grams of the newest ones, as in the paper. 0: a tri-gram gains 0.2
       once, when it is written.

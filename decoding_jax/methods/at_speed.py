@@ -18,8 +18,8 @@ def make(num_beams: int, draft_beams: int, depth: int,
 
   The relaxed one is **lossy**, see `search.relaxed_beams`: it takes a drafted
   text with the probability p / q of speculative sampling, although the drafts
-  are no samples. More levels are accepted, and the texts are neither those of
-  beam search nor samples of the target.
+  are no samples. More levels are accepted, and the texts are neither beam
+  search's nor samples of the target.
 
   Args:
     num_beams: K.

@@ -40,14 +40,14 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       target's next token: "prefix", where the reward of all n drafted tokens
       passes; "regenerate", where it does not, so that only promising drafts
       are replaced by a search.
-    width: 1 drafts a chain; more, a tree of so many tokens a level. V is then
+    width: 1 drafts a chain; more, a tree of `width` tokens a level. V is then
       the verified path of the greatest reward, of equal ones the longest, then
       the most probable.
     tree: of width > 1: "rsd_s", by beam search; "rsd_c", the `width` most
       probable first tokens and a chain after each, which include the chain of
       width 1.
     slack: the target accepts a drafted token that is its most probable one or
-      less than so many nats below it. Without slack it verifies one path.
+      less than `slack` nats below it. Without slack it verifies one path.
 
   Returns:
     The method; `stats.extra` as in `cdsl`.

@@ -48,9 +48,9 @@ def make(num_beams: int, num_candidates: int, weight: float = 1.0,
       needs_reward=True, init=_init, select=_select)
   decoder = level_search.decoder(level, num_beams)._replace(
       max_samples_per_node=num_candidates)
-  kind = ", logits" if logits else ""
+  suffix = ", logits" if logits else ""
   return Method(
-      f"conditional_beam_search({num_beams}, {num_candidates}{kind})",
+      f"conditional_beam_search({num_beams}, {num_candidates}{suffix})",
       sampled=decoder, greedy=decoder)
 
 
@@ -66,9 +66,9 @@ def _expand(num_candidates, weight, logits, keys, context, log_probs, texts,
   valid = jnp.broadcast_to(texts.alive[..., None], tokens.shape)
 
   def classify(tokens, valid):
-    found = reward_states.value(context, reward_states.advance(
+    value = reward_states.value(context, reward_states.advance(
         context, texts.state, tokens, valid))
-    return jax.nn.log_sigmoid(found) if logits else found
+    return jax.nn.log_sigmoid(value) if logits else value
 
   classes = jax.vmap(classify, in_axes=2, out_axes=2)(tokens, valid)
   totals = texts.beam.log_probs[..., None] + own

@@ -32,8 +32,8 @@ def make(num_samples: int, num_finished: int = 1,
                      f"{num_samples} is allowed.")
   votes.check_answer_after(answer_after)
 
-  def ends(context, found):
-    return texts.ended(context, found).sum(axis=1) >= num_finished
+  def ends(context, nodes):
+    return texts.ended(context, nodes).sum(axis=1) >= num_finished
 
   level = level_search.Level(
       level_search.of_beams(beam.independent),

@@ -127,9 +127,9 @@ def _commit(context, state, sizes, drafted, scored, chosen, fallback):
           reward_calls=sizes.count * (running + fell), fallbacks=fell))
 
 
-def _rewards(context, state, found):
+def _rewards(context, state, paths):
   """Returns `[B, n]`, the reward of the text with each segment."""
-  return text_reward.of_paths(context, state.carry, found.tokens, found.valid)
+  return text_reward.of_paths(context, state.carry, paths.tokens, paths.valid)
 
 
 def _draw(keys, logits):

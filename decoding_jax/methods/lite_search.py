@@ -16,7 +16,7 @@ EXAMPLES = (dict(step_length=2, expansions=4),)
 # A greedy text is good enough that is worth so much less, and a partial text
 # hopeless that is worth less than this.
 _LITTLE = 0.01
-# A node gets at least so many children, if it gets any.
+# Least children of a node that gets any.
 _MIN_BUDGET = 2
 
 

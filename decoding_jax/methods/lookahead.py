@@ -20,7 +20,7 @@ def make(ngram: int = 5, window: int = 7, guesses: int = 7,
     buckets: of the pool, for the tokens that n-grams begin with; V at most.
     from_text: whether the pool has the n-grams of the text too, at first those
       of the prompt; the window's are a few guesses a step.
-    by_one: whether the window moves by one place a step, as the authors' does;
+    by_one: whether the window moves by one token a step, as the authors' does;
       else by as many as the step has committed.
 
   Raises:

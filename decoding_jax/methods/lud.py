@@ -83,7 +83,7 @@ def _observe(pads, confidence, context, before, after, seen):
   del context
   probs = jax.nn.softmax(seen.logits[:, 1 + pads:].astype(jnp.float32))
   sure = jnp.cumprod(probs.max(axis=-1) >= confidence, axis=1, dtype=jnp.int32)
-  runs, found = seen.count > 0, probs.argmax(axis=-1).astype(jnp.int32)
+  runs, best = seen.count > 0, probs.argmax(axis=-1).astype(jnp.int32)
   return after.replace(carry=(
-      jnp.where(runs[:, None], found, before.carry[0]),
+      jnp.where(runs[:, None], best, before.carry[0]),
       jnp.where(runs, sure.sum(axis=1, dtype=jnp.int32), before.carry[1])))

@@ -11,8 +11,8 @@ def make(nodes: int, width: int, depth: int,
          rank_temperature: float = 1.0) -> Method:
   """Makes OPT-Tree: a best-first tree of a fixed number of nodes.
 
-  The draft model grows a tree by beam search. Those of its nodes are scored
-  whose paths are the most probable ones, as by EAGLE-2 (arXiv 2406.16858).
+  The draft model grows a tree by beam search. The nodes with the most probable
+  paths are scored, as in EAGLE-2 (arXiv 2406.16858).
   They are no samples: above temperature 0 a token of the target is drawn, and
   the child that it is, if any, is followed.
 

@@ -90,8 +90,8 @@ def _after_prompt(constraint, context):
 
     return jax.lax.scan(step, init, (tokens, jnp.arange(width) < length))[0]
 
-  found = jax.vmap(read)(context.prompts, context.prompt_lengths)
-  return jax.tree.map(lambda x: x[:, None], found)
+  states = jax.vmap(read)(context.prompts, context.prompt_lengths)
+  return jax.tree.map(lambda x: x[:, None], states)
 
 
 def _expand(constraint, keys, context, log_probs, texts, width):

@@ -16,7 +16,7 @@ def make(widths=(6, 6, 4), branching: int = 16, short: int = 1) -> Method:
 
   Args:
     widths: drafted nodes of level 1, 2, ..., D; D prompt tokens are needed.
-    branching: the most probable guesses that are kept of a place, at most V.
+    branching: the most probable guesses kept for a position, at most V.
     short: prompt tokens after nodes off the best path, at most D.
 
   Raises:

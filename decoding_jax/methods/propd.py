@@ -17,7 +17,7 @@ def make(branching, nodes: int, layers: int) -> Method:
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
-    nodes: that the target scores, D at least and those of the tree at most.
+    nodes: that the target scores, from D to the size of the tree.
     layers: of the target that score the tree; of fewer layers all do.
 
   Raises:

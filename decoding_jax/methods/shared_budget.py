@@ -19,8 +19,8 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
          rank_temperature: float = 0.5, most: int | None = None) -> Method:
   """Makes best-first trees or samples that share one budget of nodes.
 
-  A step of B rows scores B roots and `nodes * B` nodes, those of all rows that
-  are the most likely ones to be accepted. Rows that are done get none, and what
+  A step of B rows scores B roots and the `nodes * B` nodes of all rows that are
+  the most likely to be accepted. Rows that are done get none, and what
   is left of the budget goes to the others. A target of `transformer` computes
   its linear layers for these tokens alone; other targets score `most` nodes of
   each row.

@@ -55,7 +55,7 @@ def _expansion(num_paths, depth, expansion):
     return (num_paths,) + (1,) * (depth - 1)
   if (num_paths, depth) != _SIZES:
     raise ValueError(f"num_paths={num_paths}, depth={depth}, expansion="
-                     f"{expansion}: an expansion stands in place of both.")
+                     f"{expansion}: an expansion replaces both.")
   expansion = values.integers("expansion", expansion)
   values.check_positive("expansion", *expansion)
   return expansion

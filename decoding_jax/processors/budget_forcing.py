@@ -26,14 +26,14 @@ def budget_forcing(end: Sequence[int], *, minimum: int = 0,
   `maximum` tokens the tokens of `end` follow. The answer is the model's own.
 
   Args:
-    end: tokens that end thinking where they are forced, such as those of
-      "\\n</think>"; the last one ends it wherever it comes.
+    end: tokens that end thinking where they are forced, such as
+      "\\n</think>" encoded; the last one ends it wherever it comes.
     minimum: tokens of thinking, at least.
     maximum: tokens of thinking, at most, before `end`; None for any number.
     wait: the token that is written instead of an end; None to think on by what
       else is probable.
     eos_id: tokens that would end the text, forbidden as long as the end of
-      thinking is; None for none.
+      thinking is; None without one.
 
   Returns:
     A processor without parameters, `()`.
@@ -80,10 +80,10 @@ def _budget_forcing(end, minimum, maximum, wait, forbidden):
       both = jnp.logaddexp(logits[wait], logits[last])
       longer = jnp.where(tokens == wait, both, longer)
     forced = jnp.asarray(end)[jnp.clip(count - maximum, 0, size - 1)]
-    found = jnp.where(count < minimum, longer, logits)
-    found = jnp.where(count >= maximum,
-                      jnp.where(tokens == forced, 0., -jnp.inf), found)
-    return jnp.where(closed, logits, found)
+    limited = jnp.where(count < minimum, longer, logits)
+    limited = jnp.where(count >= maximum,
+                        jnp.where(tokens == forced, 0., -jnp.inf), limited)
+    return jnp.where(closed, logits, limited)
 
   return LogitsProcessor(init=lambda params: (jnp.int32(0), jnp.bool_(False)),
                          advance=advance, process=process)

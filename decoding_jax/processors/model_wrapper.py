@@ -63,8 +63,8 @@ def apply(processor: LogitsProcessor, processor_params, lm: LanguageModel,
   _check(processor, processor_params, lm.vocab_size)
   reader = (processor if processor.reads_prompt else
             _after_prompt_only(processor))
-  kind = _kind(jax.eval_shape(reader.init, processor_params))
-  return _language_model(reader, kind, lm), AppliedParams(params,
+  form = _kind(jax.eval_shape(reader.init, processor_params))
+  return _language_model(reader, form, lm), AppliedParams(params,
                                                           processor_params)
 
 
@@ -102,7 +102,7 @@ def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
   if len({x.reads_prompt for x in processors}) != 1:
     raise ValueError(
         f"processors with reads_prompt={[x.reads_prompt for x in processors]}: "
-        "at least one is needed, and all of them of one kind.")
+        "at least one is needed, and all of them of one type.")
   return _chain(tuple(processors))
 
 
@@ -156,7 +156,7 @@ def _after_prompt_only(processor):
 
 
 @functools.lru_cache(maxsize=None)
-def _language_model(reader, kind, lm):
+def _language_model(reader, form, lm):
   @functools.cache
   def name():
     # Not earlier: a model on a mesh makes its caches inside of it alone.
@@ -166,19 +166,19 @@ def _language_model(reader, kind, lm):
     """Returns the cache or the block of the model, and the states."""
     features = dict(x.features)
     states = features.pop(name())
-    found = x.replace(features=features)
+    own = x.replace(features=features)
     if getattr(x, "shared", None):
-      found = found.replace(shared=inner(x.shared)[0])
-    return found, states
+      own = own.replace(shared=inner(x.shared)[0])
+    return own, states
 
   def outer(x, states):
     return x.replace(features={**x.features, name(): states})
 
   def init_cache(batch, capacity):
     states = [jnp.zeros((batch, capacity, *shape), dtype)
-              for shape, dtype in zip(kind.shapes, kind.dtypes)]
+              for shape, dtype in zip(form.shapes, form.dtypes)]
     return outer(lm.init_cache(batch, capacity),
-                 jax.tree.unflatten(kind.structure, states))
+                 jax.tree.unflatten(form.structure, states))
 
   def run(forward, params, tokens, positions, cache, block, slot, mask,
           *packed):
@@ -248,7 +248,7 @@ def _advance(reader, params, tokens, slot, mask, states, last):
 
 
 def _own(states, slot, count):
-  """Returns the states `[B, T, ...]` of fresh tokens, of those of a block."""
+  """Returns the states `[B, T, ...]` of fresh tokens, from a block's."""
   return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(
       x, slot, count, 1), states)
 
@@ -261,8 +261,8 @@ def _write(states, new, slot):
 def _of_parents(parents, states, last):
   """Returns the states `[B, T, ...]` of parents, in the block or before it."""
   def of_parents(x, last):
-    found = jax.vmap(lambda x, i: x[i])(x, jnp.maximum(parents, 0))
-    return _where(parents >= 0, found, last[:, None])
+    above = jax.vmap(lambda x, i: x[i])(x, jnp.maximum(parents, 0))
+    return _where(parents >= 0, above, last[:, None])
 
   return jax.tree.map(of_parents, states, last)
 

@@ -105,7 +105,7 @@ def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
   Args:
     size: tokens of a sequence; 1 forbids every token that occurred.
     vocab_size: V.
-    window: only sequences within so many last tokens count, at most
+    window: last tokens within which sequences count, at most
       `MAX_WINDOW`; all of them, if it is no less than a prompt and
       `max_new_tokens` together. Each slot of a cache has room for as many.
 
@@ -132,7 +132,7 @@ def _no_repeat_ngram(size, vocab_size, window):
     del params
     check_vocabulary(vocab_size, logits, "no_repeat_ngram")
     # Sequences whose other tokens are the last ones of the text. A text shorter
-    # than a sequence repeats none: those of its padding end in no token.
+    # than a sequence repeats none: its padding ends in no token.
 
     def compare(i, same):
       part = jax.lax.dynamic_slice_in_dim(tokens, i, sequences)
@@ -149,7 +149,7 @@ def _no_repeat_ngram(size, vocab_size, window):
 
 def min_new_tokens(count: int,
                    eos_id: int | Sequence[int]) -> LogitsProcessor:
-  """Forbids the end of a text before it has so many tokens.
+  """Forbids the end of a text before it has a number of tokens.
 
   Args:
     count: the least number of tokens before the end.
@@ -189,7 +189,7 @@ def _min_new_tokens(count, eos_id):
 
 
 def check_window(window):
-  """Raises ValueError unless a state may hold so many tokens."""
+  """Raises ValueError unless a state may hold a window of tokens."""
   values.check_positive("window", window)
   if window > MAX_WINDOW:
     raise ValueError(f"window={window}: at most {MAX_WINDOW} tokens are "
@@ -208,7 +208,7 @@ def remember(params, tokens, token):
 
 
 def _places(tokens, vocab_size):
-  """Returns tokens as indices, V in place of `NONE`."""
+  """Returns tokens as indices, V instead of `NONE`."""
   return jnp.where(tokens == NONE, vocab_size, tokens)
 
 

@@ -51,8 +51,8 @@ def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
     parts: (weight, reward).
 
   Returns:
-    A reward; its parameters, constraints and state are tuples of those of the
-    parts, None where a part has none.
+    A reward; its parameters, constraints and state are tuples of the parts',
+    None where a part has none.
 
   Raises:
     ValueError: without parts, or for a weight that is not finite.

@@ -42,7 +42,7 @@ class Automaton:
 class State:
   """The state of an automaton after the generated text."""
   active: Array  # `[W]` uint32, the bits that are set
-  found: Array  # `[W]` uint32, last bits of forms that a boundary has followed
+  matched: Array  # `[W]` uint32, last bits of forms before a boundary
   in_word: Array  # `[]` bool, whether the last byte is a word byte
 
 
@@ -98,13 +98,13 @@ def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
   pieces = table.pieces[tokens]
 
   def turn(carry):
-    token, place, state = carry
+    token, i, state = carry
     size = sizes[token]
     state = jax.tree.map(
-        lambda new, old: jnp.where(place < size, new, old),
-        _step(automaton, state, pieces[token, place]), state)
-    over = place + 1 >= size
-    return token + over, jnp.where(over, 0, place + 1), state
+        lambda new, old: jnp.where(i < size, new, old),
+        _step(automaton, state, pieces[token, i]), state)
+    over = i + 1 >= size
+    return token + over, jnp.where(over, 0, i + 1), state
 
   # Stop after the last token that has bytes.
   end = jnp.max(jnp.where(sizes > 0, jnp.arange(len(tokens)) + 1, 0),
@@ -114,20 +114,19 @@ def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
 
 
 def present(automaton: Automaton, state: State):
-  """Returns `[W]` uint32, last bits of the forms found if the text ends here.
-  """
-  return state.found | (state.active & automaton.last)
+  """Returns `[W]` uint32, last bits of the forms met if the text ends here."""
+  return state.matched | (state.active & automaton.last)
 
 
 def _step(automaton, state, byte):
   """Returns the state after one more byte."""
   is_word = _is_word(byte)
-  found = jnp.where(is_word, state.found, present(automaton, state))
+  matched = jnp.where(is_word, state.matched, present(automaton, state))
   carried = jnp.concatenate([jnp.zeros(1, jnp.uint32),
                              state.active[:-1] >> (bits.SIZE - 1)])
   moved = ((state.active << 1) | carried) & ~automaton.first
   begun = jnp.where(state.in_word, jnp.uint32(0), automaton.first)
-  return State((moved | begun) & automaton.agree[byte], found, is_word)
+  return State((moved | begun) & automaton.agree[byte], matched, is_word)
 
 
 def _is_word(byte):

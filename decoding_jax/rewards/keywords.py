@@ -176,8 +176,8 @@ def _check(parts, row, name, max_new_tokens):
 def _build(row, forms, width, words, fold_case):
   """Returns the `Concepts` of one row, of numpy arrays."""
   automaton, lasts = keyword_automaton.build(forms, fold_case, words)
-  place = dict(zip(forms, lasts))
+  bit = dict(zip(forms, lasts))
   marks = np.zeros((width, words * bits.SIZE), bool)
   for j, concept in enumerate(row):
-    marks[j, [place[form] for form in concept]] = True
+    marks[j, [bit[form] for form in concept]] = True
   return Concepts(automaton, bits.pack(marks, words), np.int32(len(row)))

@@ -200,17 +200,17 @@ def _score(options: _Options, record: _Record, state: HostText, constraint):
   keys = [tuple(x.tobytes() for x in jax.tree.leaves(row)) for row in rows]
   with record.lock:
     new = {key: row for key, row in zip(keys, rows) if key not in record.known}
-    found = dict(zip(new, _values(options, record, list(new.values()))))
-    found.update((key, record.known[key]) for key in keys if key not in new)
+    scores = dict(zip(new, _values(options, record, list(new.values()))))
+    scores.update((key, record.known[key]) for key in keys if key not in new)
     record.report = record.report._replace(
         repeated=record.report.repeated + len(keys) - len(new))
     # A dict is in order of insertion: those not used for longest are first.
-    for key in found:
+    for key in scores:
       record.known.pop(key, None)
-    record.known.update(found)
+    record.known.update(scores)
     while len(record.known) > options.cache_size:
       del record.known[next(iter(record.known))]
-  return np.array([found[key] for key in keys], np.float32).reshape(shape)
+  return np.array([scores[key] for key in keys], np.float32).reshape(shape)
 
 
 def _values(options: _Options, record: _Record, rows) -> list[float]:
@@ -234,7 +234,7 @@ def _call(options: _Options, record: _Record, rows) -> list[float]:
   """Calls the function once, counts that, and checks what it returns."""
   start = time.perf_counter()
   try:
-    found = _within(options.timeout, functools.partial(_ask, options, rows))
+    result = _within(options.timeout, functools.partial(_ask, options, rows))
   except _TooSlow as e:
     raise _Failure(f"the reward on the host took more than {options.timeout} "
                    f"seconds for {_described(rows)}") from e
@@ -246,7 +246,7 @@ def _call(options: _Options, record: _Record, rows) -> list[float]:
     record.report = report._replace(
         calls=report.calls + 1, texts=report.texts + len(rows),
         seconds=report.seconds + took, slowest=max(report.slowest, took))
-  values = _numbers(found, len(rows))
+  values = _numbers(result, len(rows))
   if np.isnan(values).any():
     wrong = rows[int(np.argmax(np.isnan(values)))]
     if options.fallback is None:
@@ -309,21 +309,21 @@ def _within(timeout, call):
   # Python cannot end a thread, and would wait at exit for one of a pool.
   threading.Thread(target=run, daemon=True).start()
   try:
-    found, error = results.get(timeout=timeout)
+    result, error = results.get(timeout=timeout)
   except queue.Empty as e:
     raise _TooSlow from e
   if error is not None:
     raise error
-  return found
+  return result
 
 
-def _numbers(found, count) -> np.ndarray:
+def _numbers(result, count) -> np.ndarray:
   """Returns `[count]` float64; raises ValueError for anything else."""
   try:
-    values = np.asarray(found, np.float64)
+    values = np.asarray(result, np.float64)
   except (TypeError, ValueError) as e:
     raise ValueError(
-        f"the reward on the host returned {values_lib.shortened(found)}: "
+        f"the reward on the host returned {values_lib.shortened(result)}: "
         f"{count} numbers are needed.") from e
   if values.shape != (count,):
     raise ValueError(

@@ -10,16 +10,16 @@ from decoding_jax import kernels
 from decoding_jax import types
 
 # Axes of rows and of slots, from the end, so that layer axes may stand in
-# front; those of features from the beginning.
+# front; features count from the beginning.
 ROW_AXIS = -4
 KEY_SLOTS = -1
 VALUE_SLOTS = -2
 _AXES = {"keys": (ROW_AXIS, KEY_SLOTS), "values": (ROW_AXIS, VALUE_SLOTS),
          "features": (0, 1)}
-# Caches hold a multiple of so many slots: methods whose steps reach differently
-# far have the same prefill, which is compiled once for all of them.
+# Caches hold a multiple of these slots, so that methods whose steps reach
+# differently far share a prefill, which is compiled once for all of them.
 _STEP = 32
-# The same of more than so many slots. XLA splits long sums on a GPU, and would
+# The same above `_LONG` slots. XLA splits long sums on a GPU, and would
 # pad a copy of all values where the parts are not equal; a TPU rounds the slots
 # of keys up in any case.
 _LONG, _LONG_STEP = 768, 128
@@ -246,8 +246,8 @@ def _await(slots, values):
 
 
 def round_up(slots) -> int:
-  """The least capacity that is usual and has room for so many slots. The
-  devices of a layer divide it, since a cache may be split over them."""
+  """Returns the least usual capacity with room for `slots`. The devices of a
+  layer divide it, since a cache may be split over them."""
   step = math.lcm(_STEP if slots <= _LONG else max(_STEP, _LONG_STEP),
                   *kernels.split_by_compiler().values())
   return -(-slots // step) * step

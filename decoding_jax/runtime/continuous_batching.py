@@ -23,8 +23,8 @@ from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
                                 LanguageModel)
 
-# Part of the rows that are refilled together, when so many have finished. One
-# at a time would cost a prefill each; more would wait longer for each other.
+# Rows are refilled once one in `_PART` has finished. One at a time would cost a
+# prefill each; more would wait longer for each other.
 _PART = 4
 # A step that scores fewer nodes of a row takes long to read a prompt: unless
 # wider steps are asked for, that costs more steps than it saves the others.
@@ -144,10 +144,10 @@ def _start(context: Context, keys, start, queue: _Queue) -> _Queue:
 
 def _models(context: Context, state: DecodeState):
   """Returns model, parameters and cache of the target and of a draft model."""
-  found = [(context.target, context.target_params, state.target_cache)]
+  models = [(context.target, context.target_params, state.target_cache)]
   if state.draft_cache is not None:
-    found.append((context.draft, context.draft_params, state.draft_cache))
-  return found
+    models.append((context.draft, context.draft_params, state.draft_cache))
+  return models
 
 
 def _end_prompt(model: LanguageModel, params, cache: Cache, row) -> Cache:
@@ -180,9 +180,9 @@ def _step_and_read(decoder: Decoder, context: Context, width,
 
 
 def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
-  """The model, but some rows read a chunk `[B, W]` in place of their tree. All
-  trees are filled up to W nodes, the further ones seeing themselves alone; so
-  many slots has the block, whatever it was given."""
+  """The model, but some rows read a chunk `[B, W]` instead of their tree. All
+  trees are padded to W nodes, the added ones seeing themselves alone; the block
+  always has W slots."""
   width = chunk.shape[1]
   order = jnp.arange(width)[None]
 
@@ -214,7 +214,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
   results = jax.tree.map(spread, token_buffer.result(state))
 
   def refill(state, members, taken):
-    """Puts the next prompts in place of rows that are done."""
+    """Replaces rows that are done by the next prompts."""
     places = jnp.argsort(~state.done)[:size]
     new = taken + jnp.arange(size, dtype=jnp.int32)
     valid = state.done[places] & (new < total)

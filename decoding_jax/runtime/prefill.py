@@ -12,8 +12,8 @@ from decoding_jax.types import Block, Cache, LanguageModel
 from decoding_jax.validation import values
 
 # Tokens of a row that are scored at once, at most. Scores of attention are then
-# never larger than `[CHUNK, S]`, however long the prompt; and so many tokens
-# keep an accelerator busy, even of a single row.
+# never larger than `[CHUNK, S]`, however long the prompt; a chunk of this size
+# keeps an accelerator busy, even of a single row.
 CHUNK = 512
 
 
@@ -109,10 +109,10 @@ def _score(model, params, tokens, positions, cache) -> Block:
   """Keys and values of consecutive tokens, `[B, T]`, after a cache."""
   order = positions - positions[:, :1]
   empty = cache_lib.init_block(cache, tokens.shape[1])
-  found = model.forward(params, tokens, positions, cache, empty, 0,
-                        order[:, :, None] >= order[:, None])
-  _check(found, tokens, model.vocab_size, empty)
-  return found[1]
+  result = model.forward(params, tokens, positions, cache, empty, 0,
+                         order[:, :, None] >= order[:, None])
+  _check(result, tokens, model.vocab_size, empty)
+  return result[1]
 
 
 def _check_cache(cache, batch, slots):
@@ -148,12 +148,12 @@ def _check_cache(cache, batch, slots):
                      f"type {dtype}: int32 of [B]=({batch},) is needed.")
 
 
-def _check(found, tokens, vocab_size, block):
+def _check(result, tokens, vocab_size, block):
   """Raises ValueError for a forward's wrong results, while it is traced."""
-  if not isinstance(found, tuple) or len(found) != 2:
+  if not isinstance(result, tuple) or len(result) != 2:
     raise ValueError("LanguageModel.forward returned an object of type "
-                     f"{type(found).__name__}: (logits, block) is needed.")
-  logits, new = found
+                     f"{type(result).__name__}: (logits, block) is needed.")
+  logits, new = result
   shape = (*tokens.shape, vocab_size)
   got, dtype = values.form(logits)
   if got != shape or not jnp.issubdtype(dtype, jnp.floating):

@@ -50,7 +50,7 @@ def cut(state: DecodeState, tokens, count, eos_id):
 
 
 def known(tokens, vocab_size):
-  """Returns tokens with NONE in place of what is not in the vocabulary."""
+  """Returns tokens, NONE for what is not in the vocabulary."""
   tokens = jnp.asarray(tokens, jnp.int32)
   return jnp.where((tokens >= 0) & (tokens < vocab_size), tokens, NONE)
 
@@ -58,7 +58,7 @@ def known(tokens, vocab_size):
 def newest(state: DecodeState, count: int):
   """`[B, count]` int32, the last committed tokens, the newest at the end.
 
-  In place of tokens that a shorter text does not have stands its first one.
+  A shorter text is filled up at the front with its first token.
   """
   columns = state.length[:, None] + jnp.arange(-count, 0)[None]
   return kernels.take_along(state.tokens, jnp.maximum(columns, 0), axis=1)

@@ -33,7 +33,7 @@ class Nodes(search_tree.Tree):
 class Rules(NamedTuple):
   """The rules of a search; all functions see all rows."""
   num_children: int  # K, of an expansion
-  steps: int  # tokens of a child after those of its parent, at most
+  steps: int  # most tokens that a child adds to its parent's
   expansions: int  # E, at most
   pause: tuple[int, ...]  # tokens that end a step
   # `(keys [B], context, first [B], i, logits [B, K, V]) -> [B, K]` int32, the
@@ -110,7 +110,7 @@ def _init(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
 def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   """Searches, and commits the best text of each row."""
   limit = texts_lib.limit(context, state)
-  # The last slots are those of the greedy text, and of a text to complete.
+  # The last slots hold the greedy text, then the text to complete.
   scratch = rules.expansions * rules.num_children * rules.steps
   write = functools.partial(
       texts_lib.extend, context, state, state.target_cache, steps=limit,
@@ -126,13 +126,13 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
     baseline = rules.value(texts_lib.rewards(context, greedy))[:, 0]
   search = _search(rules, context, state, _begin(
       rules, context, state, root, block, calls, baseline), baseline)
-  found, calls = (_better(rules, context, search.nodes, greedy, baseline)
-                  if rules.has_baseline else
-                  _completed(rules, context, state, search, write))
+  best, calls = (_better(rules, context, search.nodes, greedy, baseline)
+                 if rules.has_baseline else
+                 _completed(rules, context, state, search, write))
   nodes = search.nodes
   extra = {"expanded": search.order, "reward_calls": search.reward_calls,
            "node_values": jnp.where(nodes.used, nodes.values, jnp.nan)}
-  return texts_lib.commit(state, found, extra,
+  return texts_lib.commit(state, best, extra,
                           target_calls=search.calls + calls)
 
 
@@ -159,9 +159,9 @@ def _completed(rules: Rules, context: Context, state: DecodeState,
   """Returns the best text, completed if it is not complete; and the calls."""
   best, complete = _best(rules, context, search.nodes)
   keys = jax.vmap(random.fold_in, (0, None))(state.keys, rules.expansions)
-  found = search_tree.at(search.nodes.texts, best).replace(
+  texts = search_tree.at(search.nodes.texts, best).replace(
       alive=~(complete | state.done)[:, None])
-  grown = write(search.block, found, choose=functools.partial(
+  grown = write(search.block, texts, choose=functools.partial(
       rules.choose, keys, context, jnp.zeros_like(complete)))
   return grown.texts, grown.calls
 

@@ -40,16 +40,16 @@ def draw(perturbed, log_probs, passes, active) -> Draw:
     passed = there & passes(token)
     # Sum what is left instead of computing 1 - p(R), which cancels.
     mass = jnp.where(rest > -jnp.inf, probs, 0).sum(axis=-1)
-    found, second = searching & passed, active & ~searching
+    first, second = searching & passed, active & ~searching
     own_mass = vocabulary.take(probs, one(token))[..., 0]
     drawn = drawn.replace(
-        tokens=jnp.where(found, token, drawn.tokens),
+        tokens=jnp.where(first, token, drawn.tokens),
         log_weights=jnp.where(second, jnp.log(jnp.where(passed, left, own)),
                               drawn.log_weights),
         checks=drawn.checks + there.astype(jnp.int32))
-    own, left = jnp.where(found, own_mass, own), jnp.where(found, mass, left)
+    own, left = jnp.where(first, own_mass, own), jnp.where(first, mass, left)
     rest = jnp.where(one(there) & (order == one(token)), -jnp.inf, rest)
-    return (rest, drawn, own, left, searching & ~found, there & ~second)
+    return (rest, drawn, own, left, searching & ~first, there & ~second)
 
   zeros = jnp.zeros(active.shape, jnp.float32)
   none = Draw(zeros.astype(jnp.int32), jnp.full_like(zeros, -jnp.inf),

@@ -89,9 +89,9 @@ def of_beams(rule, penalty: float = 0.0):
     def row(key, log_probs, beam, scores, length):
       going = jax.tree.map(lambda x: x[:above], beam)
       ended = beam_lib.Beam(beam.log_probs[above:], scores[above:])
-      found = rule(key, log_probs, going, (1 + len(context.eos_id)) * width)
+      ranked = rule(key, log_probs, going, (1 + len(context.eos_id)) * width)
       return beam_lib.split(
-          found, token_buffer.ends(found[0], context.eos_id), ended, above,
+          ranked, token_buffer.ends(ranked[0], context.eos_id), ended, above,
           length**penalty, float(limit)**penalty, width)
 
     tokens, parents, beam = jax.vmap(row)(
@@ -125,7 +125,7 @@ def reward(keys, context: Context, texts: Texts):
 
 
 def count_rewards(width: int):
-  """Makes a `Level.init` of `reward_calls`, W a row: those of the ranking."""
+  """Makes a `Level.init` of `reward_calls`: the W of ranking, in each row."""
   return lambda context: ((), {
       "reward_calls": jnp.full_like(context.prompt_lengths, width)})
 

@@ -30,8 +30,7 @@ class _Beams:
   # `[B, W]` float32, of each text; -inf of a beam that only fills up W.
   log_probs: Array
   scores: Array  # `[B, W]` float32, by which they were chosen
-  # Of L * W slots of beams, and those of roll-outs, which are written again for
-  # each token.
+  # L * W slots of beams, then slots of roll-outs, which each token overwrites.
   block: Block
   calls: Array  # `[B]` int32, forwards
   reward_calls: Array  # `[B]` int32
@@ -109,7 +108,7 @@ def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
 
 
 def _candidates(sizes: Sizes, context: Context, texts: Texts, logits):
-  """Returns W * k extensions, those of a beam together, and log-probs."""
+  """Returns W * k extensions, grouped by beam, and log-probs."""
   count = sizes.num_candidates
   best, tokens = sampling.top_k(
       texts_lib.next_log_probs(context.warper, logits), count)

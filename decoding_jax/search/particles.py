@@ -38,12 +38,12 @@ def systematic(uniform, log_weights):
   `uniform []` .5, weights .5, .25, .25, 0 have parents 0, 0, 1, 2."""
   size = log_weights.shape[-1]
   sums = jnp.cumsum(jnp.exp(log_weights - log_weights.max()))
-  places = (uniform + jnp.arange(size, dtype=jnp.float32)) / size
-  # Rounded up to 1, a place would be after the last text.
-  places = jnp.minimum(places, 1 - 2.0**-24)
-  # The last text of any weight, and those after it, end exactly at 1.
-  found = (sums / sums[-1])[None] <= places[:, None]
-  return found.sum(axis=1, dtype=jnp.int32)
+  points = (uniform + jnp.arange(size, dtype=jnp.float32)) / size
+  # Rounded up to 1, a point would be after the last text.
+  points = jnp.minimum(points, 1 - 2.0**-24)
+  # The last text of any weight, and all texts after it, end exactly at 1.
+  before = (sums / sums[-1])[None] <= points[:, None]
+  return before.sum(axis=1, dtype=jnp.int32)
 
 
 def resample(keys, texts: Texts, threshold: float) -> Texts:

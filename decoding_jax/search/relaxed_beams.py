@@ -33,7 +33,7 @@ def expand(drafted):
 def _row(width, key, log_probs, alive, beam, state, tokens, parents, valid,
          drafts):
   match = (parents[:, None] == state[None]) & valid[:, None]
-  # Those of texts that are no beams are not written.
+  # Drafts that continue no beam are not written.
   at = jnp.where(match.any(axis=1), jnp.argmax(match, axis=1), len(state))
   blank = jnp.zeros_like(log_probs)
   q = blank.at[at, tokens].set(jnp.exp(drafts), mode="drop")
@@ -48,7 +48,7 @@ def _row(width, key, log_probs, alive, beam, state, tokens, parents, valid,
   scores = jnp.where(accepted, totals, rest + noise - _BELOW)
   tokens, parents, beam = beam_lib.penalised(
       log_probs, beam, width, jnp.where(totals > -jnp.inf, totals - scores, 0))
-  found = jnp.where(beam.scores > -jnp.inf, beam.log_probs, -jnp.inf)
-  order = jnp.argsort(-found, stable=True)
-  return tokens[order], parents[order], beam_lib.Beam(found[order],
-                                                      found[order])
+  log_probs = jnp.where(beam.scores > -jnp.inf, beam.log_probs, -jnp.inf)
+  order = jnp.argsort(-log_probs, stable=True)
+  return tokens[order], parents[order], beam_lib.Beam(log_probs[order],
+                                                      log_probs[order])

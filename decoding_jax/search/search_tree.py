@@ -1,7 +1,7 @@
 """The nodes of a search tree, in arrays of a fixed size.
 
 Node 0 is the empty text; each expansion adds K children at positions that are
-the same in all rows: those of expansion e are nodes 1 + e * K to (e + 1) * K.
+the same in all rows: expansion e has nodes 1 + e * K to (e + 1) * K.
 """
 
 import flax.struct
@@ -27,14 +27,14 @@ def size(expansions: int, num_children: int) -> int:
   return 1 + expansions * num_children
 
 
-def roots(kind, root: Texts, size: int, value, **fields):
+def roots(tree_type, root: Texts, size: int, value, **fields):
   """Returns trees of roots alone; a subclass' `fields` fit `[B, M]`."""
   shape = len(root.lengths), size
   wide = lambda x: jnp.broadcast_to(x, shape)
-  return kind(texts=texts_lib.repeat(root, size), values=wide(value),
-              used=wide(jnp.arange(size)[None] == 0),
-              expansions=jnp.zeros(shape, jnp.int32),
-              **{name: wide(x) for name, x in fields.items()})
+  return tree_type(texts=texts_lib.repeat(root, size), values=wide(value),
+                   used=wide(jnp.arange(size)[None] == 0),
+                   expansions=jnp.zeros(shape, jnp.int32),
+                   **{name: wide(x) for name, x in fields.items()})
 
 
 def insert(tree, e, index, rows, children: Texts, values, **fields):

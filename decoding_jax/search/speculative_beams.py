@@ -44,13 +44,13 @@ class Sizes(NamedTuple):
 
 
 @flax.struct.dataclass
-class _Found:
+class _Search:
   """The search between two calls."""
   texts: Texts  # of the target; its state is the node of each, within a call
   levels: Array  # `[B]` int32, of the texts
   block: Block  # of the draft model
   calls: Array  # `[B]` int32, of the target
-  accepted: Array  # `[B, D + 1]` int32, calls that accepted so many levels
+  accepted: Array  # `[B, D + 1]` int32, calls by accepted levels
 
 
 @flax.struct.dataclass
@@ -65,10 +65,9 @@ class _Nodes:
 
 
 def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
-  """Makes a decoder whose texts are those of beam search. `expand` of `level`
-  is `beam.plain`. Statistics are as of `level_search.decoder`;
-  `accepted_by_depth` has the drafted levels that calls of the target
-  accepted."""
+  """Makes a decoder with the texts of beam search. `expand` of `level` is
+  `beam.plain`. Statistics as in `level_search.decoder`; `accepted_by_depth`
+  counts the drafted levels that calls of the target accepted."""
   search = functools.partial(_search, level, sizes)
   return Decoder(
       functools.partial(level_search.init_stats, level, sizes.beams,
@@ -90,7 +89,7 @@ def _search(level, sizes: Sizes, context: Context, state: DecodeState):
   # The draft model needs slots for two tokens of each beam, and none for the
   # deepest level.
   draft_slots = kept + sizes.beams + sizes.nodes() - sizes.width
-  found = _Found(
+  search = _Search(
       texts_lib.grow(
           level.expand, sizes.beams, context, state.keys, ones - 1, logits,
           texts_lib.begin(cache, batch, limit, kept + sizes.nodes(),
@@ -98,44 +97,44 @@ def _search(level, sizes: Sizes, context: Context, state: DecodeState):
       ones, cache_lib.init_block(draft_cache, draft_slots), ones,
       jnp.zeros((batch, sizes.depth + 1), jnp.int32).at[:, 0].set(1))
 
-  def active(found):
-    return found.texts.alive.any(axis=1) & (found.levels < limit)
+  def active(search):
+    return search.texts.alive.any(axis=1) & (search.levels < limit)
 
-  def step(found):
-    runs = active(found)
-    drafted, draft_block = _draft(sizes, context, draft_cache, found, kept)
-    logits, block = _score(sizes, context, cache, found, drafted, kept)
+  def step(search):
+    runs = active(search)
+    drafted, draft_block = _draft(sizes, context, draft_cache, search, kept)
+    logits, block = _score(sizes, context, cache, search, drafted, kept)
     texts, levels, nodes, targets = _verify(
-        level, sizes, context, state.keys, found, drafted, logits, runs, limit)
-    depths = (levels - found.levels - 1)[:, None]
+        level, sizes, context, state.keys, search, drafted, logits, runs, limit)
+    depths = (levels - search.levels - 1)[:, None]
     once = runs[:, None] & (depths == jnp.arange(sizes.depth + 1)[None])
     # What the draft model has not read, it reads when it begins again.
     read = nodes < sizes.nodes() - sizes.width
-    return _Found(
+    return _Search(
         texts.replace(block=cache_lib.move(block, kept + nodes, targets)),
         levels, cache_lib.move(draft_block, kept + sizes.beams + nodes,
                                jnp.where(read, targets, _NOWHERE)),
-        found.calls + runs.astype(jnp.int32),
-        found.accepted + once.astype(jnp.int32))
+        search.calls + runs.astype(jnp.int32),
+        search.accepted + once.astype(jnp.int32))
 
-  found = jax.lax.while_loop(lambda found: active(found).any(), step, found)
-  again = found.calls - 1
-  return found.texts, {
-      "target_calls": found.calls, "draft_calls": 1 + again * sizes.depth,
+  search = jax.lax.while_loop(lambda search: active(search).any(), step, search)
+  again = search.calls - 1
+  return search.texts, {
+      "target_calls": search.calls, "draft_calls": 1 + again * sizes.depth,
       "nodes": again * sizes.depth * sizes.width,
-      "accepted_by_depth": found.accepted}
+      "accepted_by_depth": search.accepted}
 
 
-def _kept_before(sizes: Sizes, found: _Found, kept, levels):
+def _kept_before(sizes: Sizes, search: _Search, kept, levels):
   """Returns `[B, K, K * L]` bool, each text's slots below some level `[B]`."""
   of_slot = (jnp.arange(kept) // sizes.beams)[None, None]
-  mask = found.texts.mask[:, :sizes.beams, :kept]
+  mask = search.texts.mask[:, :sizes.beams, :kept]
   return mask & (of_slot < levels[:, None, None])
 
 
-def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
+def _draft(sizes: Sizes, context: Context, cache: Cache, search: _Search, kept):
   """Searches beams of the draft model; returns all nodes and its block."""
-  texts, count = texts_lib.first(found.texts, sizes.beams), sizes.nodes()
+  texts, count = texts_lib.first(search.texts, sizes.beams), sizes.nodes()
   beams = jnp.broadcast_to(jnp.arange(sizes.beams, dtype=jnp.int32)[None],
                            texts.lengths.shape)
   nodes = _Nodes(
@@ -143,13 +142,13 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
           jnp.eye(sizes.beams, count, dtype=bool)[None],
           (*beams.shape, count)), texts.alive,
       jnp.zeros(beams.shape, jnp.float32))
-  logits, block = _read_beams(sizes, context, cache, found, kept)
+  logits, block = _read_beams(sizes, context, cache, search, kept)
   levels, scores, alive = [nodes], texts.beam, texts.alive
   # The first node of the level above, and of this one.
   above, first = 0, sizes.beams
   for i in range(sizes.depth):
     if i:
-      logits, block = _read_level(sizes, context, cache, found, kept, i, nodes,
+      logits, block = _read_level(sizes, context, cache, search, kept, i, nodes,
                                   block)
     log_probs = texts_lib.continued_log_probs(
         context, context.draft_warper, logits, alive)
@@ -168,20 +167,20 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
   return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *levels), block
 
 
-def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
+def _read_beams(sizes: Sizes, context: Context, cache: Cache, search: _Search,
                 kept):
   """Reads and keeps the last two tokens of beams; returns `[B, K, V]`."""
-  texts, levels = texts_lib.first(found.texts, sizes.beams), found.levels
+  texts, levels = texts_lib.first(search.texts, sizes.beams), search.levels
   order = jnp.arange(sizes.beams, dtype=jnp.int32)
-  place = jnp.maximum(levels - 2, 0)[:, None, None]
+  at = jnp.maximum(levels - 2, 0)[:, None, None]
   second = buffers.take_along(texts.tokens, jnp.broadcast_to(
-      place, (*texts.lengths.shape, 1)), axis=-1)[..., 0]
+      at, (*texts.lengths.shape, 1)), axis=-1)[..., 0]
   tokens = jnp.concatenate(
       [jnp.maximum(second, 0), texts_lib.newest(texts)], axis=1)
-  older = _kept_before(sizes, found, kept, levels - 2)
+  older = _kept_before(sizes, search, kept, levels - 2)
   eye = jnp.broadcast_to(jnp.eye(sizes.beams, dtype=bool)[None],
                          (len(levels), sizes.beams, sizes.beams))
-  # At the first level there is but one token, after those of the prompt.
+  # At the first level there is but one token after the prompt.
   two = eye & (levels > 1)[:, None, None]
   rest = jnp.zeros((len(levels), sizes.beams, (sizes.depth - 1) * sizes.width),
                    bool)
@@ -191,8 +190,8 @@ def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
   back = jnp.repeat(jnp.array([2, 1], jnp.int32), sizes.beams)[None]
   positions = (cache.length + levels)[:, None] - back
   logits, block = context.draft.forward(
-      context.draft_params, tokens, positions, cache, found.block, kept, mask)
-  before = _kept_before(sizes, found, kept, levels - 1) & ~older
+      context.draft_params, tokens, positions, cache, search.block, kept, mask)
+  before = _kept_before(sizes, search, kept, levels - 1) & ~older
   slots = jnp.where(before.any(axis=-1), jnp.argmax(before, axis=-1), _NOWHERE)
   targets = jnp.concatenate(
       [slots.astype(jnp.int32),
@@ -202,36 +201,37 @@ def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
       block, jnp.broadcast_to(sources, targets.shape), targets)
 
 
-def _read_level(sizes: Sizes, context: Context, cache: Cache, found: _Found,
+def _read_level(sizes: Sizes, context: Context, cache: Cache, search: _Search,
                 kept, depth, nodes: _Nodes, block: Block):
   """Runs the draft model on a drafted level: logits `[B, N, V]`, and block."""
-  older = _kept_before(sizes, found, kept, found.levels - 2)
+  older = _kept_before(sizes, search, kept, search.levels - 2)
   two = (nodes.beams[..., None] == jnp.arange(sizes.beams)[None, None]) & (
-      found.levels > 1)[:, None, None]
+      search.levels > 1)[:, None, None]
   mask = jnp.concatenate([texts_lib.pick(older, nodes.beams), two,
                           nodes.mask[..., :-sizes.width]], axis=2)
   positions = jnp.broadcast_to(
-      (cache.length + found.levels - 1 + depth)[:, None], nodes.tokens.shape)
+      (cache.length + search.levels - 1 + depth)[:, None], nodes.tokens.shape)
   slot = kept + 2 * sizes.beams + (depth - 1) * sizes.width
   return context.draft.forward(context.draft_params, nodes.tokens, positions,
                                cache, block, slot, mask)
 
 
-def _score(sizes: Sizes, context: Context, cache: Cache, found: _Found,
+def _score(sizes: Sizes, context: Context, cache: Cache, search: _Search,
            drafted: _Nodes, kept):
   """Runs the target on all nodes: logits `[B, M, V]`, and its block."""
-  older = _kept_before(sizes, found, kept, found.levels - 1)
+  older = _kept_before(sizes, search, kept, search.levels - 1)
   depths = jnp.concatenate([
       jnp.zeros(sizes.beams, jnp.int32),
       jnp.repeat(1 + jnp.arange(sizes.depth, dtype=jnp.int32), sizes.width)])
-  positions = (cache.length + found.levels - 1)[:, None] + depths[None]
+  positions = (cache.length + search.levels - 1)[:, None] + depths[None]
   mask = jnp.concatenate(
       [texts_lib.pick(older, drafted.beams), drafted.mask], axis=2)
-  return context.target.forward(context.target_params, drafted.tokens,
-                                positions, cache, found.texts.block, kept, mask)
+  return context.target.forward(
+      context.target_params, drafted.tokens, positions, cache,
+      search.texts.block, kept, mask)
 
 
-def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
+def _verify(level, sizes: Sizes, context: Context, keys, search: _Search,
             drafted: _Nodes, logits, runs, limit):
   """Goes on with beam search for as long as its beams are drafted. Returns
   texts without a block, levels `[B]`, accepted nodes `[B, J]`, and slots to
@@ -272,14 +272,14 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
   firsts = sizes.beams + sizes.width * jnp.arange(sizes.depth + 1,
                                                   dtype=jnp.int32)
   # Texts that have ended are at none of the nodes.
-  every = jnp.broadcast_to(jnp.arange(found.texts.lengths.shape[1],
-                                      dtype=jnp.int32)[None],
-                           found.texts.lengths.shape)
+  shape = search.texts.lengths.shape
+  every = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32)[None], shape)
   roots = every[:, :sizes.beams]
   (texts, levels, _), (nodes, targets) = jax.lax.scan(
-      step, (found.texts.replace(block=None, state=every), found.levels, runs),
+      step,
+      (search.texts.replace(block=None, state=every), search.levels, runs),
       (*map(by_level, (drafted.tokens, drafted.parents, drafted.valid,
                        drafted.log_probs)), firsts))
   join = lambda first, x: jnp.concatenate([first, *x], axis=1)
-  return texts, levels, join(roots, nodes), join(slots(found.levels, runs),
+  return texts, levels, join(roots, nodes), join(slots(search.levels, runs),
                                                  targets)

@@ -86,7 +86,7 @@ def pick(x, index):
 
 
 def repeat(texts: Texts, width: int) -> Texts:
-  """Returns `width` copies of each text, those of a text together."""
+  """Returns `width` copies of each text, grouped by text."""
   return _each(lambda x: jnp.repeat(x, width, axis=1), texts)
 
 
@@ -116,8 +116,8 @@ def where(rows, texts: Texts, others: Texts) -> Texts:
 def newest(texts: Texts, otherwise=0):
   """Returns the last token of each text, `[B, W]`; of empty `otherwise`."""
   last = jnp.maximum(texts.lengths - 1, 0)[..., None]
-  found = buffers.take_along(texts.tokens, last, axis=-1)[..., 0]
-  return jnp.where(texts.lengths > 0, found, otherwise)
+  tokens = buffers.take_along(texts.tokens, last, axis=-1)[..., 0]
+  return jnp.where(texts.lengths > 0, tokens, otherwise)
 
 
 def ended(context: Context, texts: Texts):
@@ -176,12 +176,12 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
   pause = jnp.array(tuple(pause) or (NONE,), jnp.int32)
 
   def step(carry):
-    i, found = carry
-    texts, at = found.texts, slot(i)
+    i, grown = carry
+    texts, at = grown.texts, slot(i)
     own = places == at + jnp.arange(width)[:, None]
     logits, block = model.forward(
         params, newest(texts, prompt_end),
-        cache.length[:, None] + texts.lengths, cache, found.block, at,
+        cache.length[:, None] + texts.lengths, cache, grown.block, at,
         texts.mask | own[None])
     logits = logits.astype(jnp.float32)
     kept = texts.replace(mask=texts.mask | own[None] & texts.alive[..., None])
@@ -190,14 +190,14 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
       texts = texts.replace(alive=texts.alive & (i + 1 < most)[:, None])
     return i + 1, Extended(
         texts, block,
-        jnp.where(i == 0, logits, found.logits),
-        found.calls + found.texts.alive.any(axis=1).astype(jnp.int32))
+        jnp.where(i == 0, logits, grown.logits),
+        grown.calls + grown.texts.alive.any(axis=1).astype(jnp.int32))
 
   none = jnp.zeros((batch, width, model.vocab_size), jnp.float32)
-  _, found = jax.lax.while_loop(
+  _, grown = jax.lax.while_loop(
       lambda carry: (carry[0] < steps) & carry[1].texts.alive.any(), step,
       (jnp.int32(0), Extended(texts, block, none, jnp.zeros(batch, jnp.int32))))
-  return found
+  return grown
 
 
 def append(context: Context, texts: Texts, tokens, logits,
@@ -220,7 +220,7 @@ def grow(expand, width, context: Context, keys, i, logits,
   tokens, parents, beam, counts = expand(keys, context, log_probs, texts, width)
   own_log_probs = token_buffer.log_probs(pick(logits, parents), tokens)
   new = take(texts, parents)
-  # Slots of ended texts are those of others, and nothing attends to them.
+  # Ended texts share slots with others, and nothing attends to them.
   own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]
   return _put(new, tokens, own_log_probs).replace(
       # A text of probability 0 only fills up W.
@@ -235,10 +235,10 @@ def reseat(texts: Texts, slot) -> Texts:
   forward writes the token of text w to the w-th slot of a level, wherever the
   text was when `grow` extended it. `slot` is the first of the level."""
   width, slots = texts.mask.shape[1:]
-  place = jnp.arange(slots)[None, None] - slot
+  offset = jnp.arange(slots)[None, None] - slot
   return texts.replace(mask=jnp.where(
-      (place >= 0) & (place < width),
-      place == jnp.arange(width)[None, :, None], texts.mask))
+      (offset >= 0) & (offset < width),
+      offset == jnp.arange(width)[None, :, None], texts.mask))
 
 
 def _put(texts: Texts, tokens, log_probs) -> Texts:

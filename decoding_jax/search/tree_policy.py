@@ -117,17 +117,17 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   nodes, visited = jax.vmap(functools.partial(_select, policy))(search.tree)
   texts = search_tree.at(search.tree.texts, nodes)
   expands = running & texts.alive[:, 0]
-  hits, found = jax.vmap(_find)(search.known, search.begun, texts)
-  # The node's own slot, then those that every simulation overwrites.
+  hits, known = jax.vmap(_find)(search.known, search.begun, texts)
+  # The node's own slot, then slots that every simulation overwrites.
   grown = texts_lib.extend(
       context, state, state.target_cache, search.block,
       texts.replace(alive=expands[:, None]), steps=limit,
       slot=lambda i: jnp.where(i == 0, 1 + s, policy.simulations + i),
       choose=functools.partial(texts_lib.greedy, context),
       most=jnp.where(hits, 1, limit))
-  whole = texts_lib.where(hits, search_tree.at(search.known, found),
+  whole = texts_lib.where(hits, search_tree.at(search.known, known),
                           grown.texts.replace(mask=search.known.mask[:, :1]))
-  value = jnp.where(hits, search_tree.at(search.values, found)[:, 0],
+  value = jnp.where(hits, search_tree.at(search.values, known)[:, 0],
                     texts_lib.rewards(context, whole)[:, 0])
   tree = _expand(policy, context, search.tree, nodes, 1 + s, grown.logits,
                  expands)

@@ -25,11 +25,11 @@ def expand(layout: FreeLayout, start, successors):
     known = tuple(x.at[i].set(y) for x, y in zip(known, (
         tokens, chances, jnp.full_like(tokens, level + 1), states)))
     best = kernels.top_k(known[1].ravel(), 1)[1].squeeze(0)
-    place = best // layout.branching, best % layout.branching
-    token, chance, level, state = (x[place] for x in known)
-    taken = known[1].at[place].set(0)
+    slot = best // layout.branching, best % layout.branching
+    token, chance, level, state = (x[slot] for x in known)
+    taken = known[1].at[slot].set(0)
     nodes = tuple(x.at[i].set(y) for x, y in zip(
-        nodes, (token, place[0], chance > 0)))
+        nodes, (token, slot[0], chance > 0)))
     return level, chance, state, (known[0], taken, *known[2:]), nodes
 
   size = layout.nodes, layout.branching

@@ -1,7 +1,7 @@
 """Trees drafted by a language model, level by level: loop and expanders.
 
-Of the same sizes an expander is one object, so that methods share programs
-where they differ in name only: at temperature 0 those of equal trees.
+Equal sizes give the same expander object, so that methods with equal trees
+share one compiled program at temperature 0.
 """
 
 import functools
@@ -92,8 +92,8 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     expander: what expands the levels, of which there is one.
     root: `[B]` int32, the newest token of each row.
     logits: `(tree, level [], nodes, carry) -> (logits [B, W, V], carry)`, of
-      the W nodes of a level, the last ones that the tree has so far; of the
-      root, those of each model.
+      the W nodes of a level, the last ones that the tree has so far; after
+      the root W is the number of models.
     carry: what it takes from level to level, a tree of arrays.
     vocab_size: V.
     warper: from logits to the distribution of the drafts.
@@ -118,9 +118,9 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     tree, carry, states = carry
     start = jnp.asarray(starts, jnp.int32)[level]
     nodes = Nodes(start, starts[shape + 1] - starts[shape], shape == 0)
-    found, carry = logits(tree, level, nodes, carry)
+    level_logits, carry = logits(tree, level, nodes, carry)
     log_probs = sampling.drop_underflowing(
-        jax.vmap(sampling.log_probs)(warper, found))
+        jax.vmap(sampling.log_probs)(warper, level_logits))
     level_keys = (jax.vmap(random.fold_in, (0, None))(keys, level)
                   if noise_keys is None else noise_keys[:, level])
     expand = lambda key, *row: _checked(
@@ -212,13 +212,12 @@ def iid_tree(expansion: tuple[int, ...], num_models: int = 1) -> Expander:
   """Independent samples, several of each node (SpecInfer, arXiv 2305.09781).
 
   Each path of level l continues in `expansion[l]` ways, independently of each
-  other and of all other paths. Where paths agree they are merged: the children
-  of a node are those of all paths that have come its way; they hang from the
-  first such path's node.
+  other and of all other paths. Paths that agree are merged: the children of all
+  of them hang from the first such path's node.
 
   Args:
     expansion: continuations of each path of level 0, 1, ..., D - 1.
-    num_models: draft models, each of which draws so many paths of its own.
+    num_models: draft models; each draws this number of paths.
 
   Returns:
     The expander; of several models its draws are `Draws.OF_SEVERAL`.
@@ -327,13 +326,13 @@ def _sources(expander):
 
 
 def _checked(width, grown):
-  """What an expander returns; ValueError, while traced, if it is wrong."""
-  for name, x, kind in zip(("tokens", "parents", "valid"), grown,
+  """Returns what an expander returned; ValueError, while traced, if wrong."""
+  for name, x, base in zip(("tokens", "parents", "valid"), grown,
                            (jnp.integer, jnp.integer, jnp.bool_)):
     shape, dtype = values.form(x)
-    if shape != (width,) or not jnp.issubdtype(dtype, kind):
+    if shape != (width,) or not jnp.issubdtype(dtype, base):
       raise ValueError(f"Expander.expand returned {name} of shape {shape} and "
-                       f"type {dtype}: {kind.__name__} of shape ({width},), as "
+                       f"type {dtype}: {base.__name__} of shape ({width},), as "
                        "the layout has it, is needed.")
   return grown
 
@@ -341,7 +340,7 @@ def _checked(width, grown):
 def _draw(key, log_probs, counts):
   """Children of each node of a level, samples without replacement."""
   keys = random.split(key, len(log_probs))
-  # The first ones of a draw are a draw of so many.
+  # The first c of a draw are a draw of c.
   return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs,
                                                        max(counts))
 

@@ -50,8 +50,8 @@ def expand(key, layout: FreeLayout, simulations: int, start, successors):
                  jax.tree.map(blank, known))
 
   def simulate(i, nodes):
-    node, rank, kind = _descend(layout, nodes)
-    is_new = kind == _NEW
+    node, rank, move = _descend(layout, nodes)
+    is_new = move == _NEW
     token, _, state = (x[node, rank] for x in nodes.known)
     at = jnp.where(is_new, i, size)  # Beyond them: not written.
     fields = (token, node, nodes.depths[node] + 1)
@@ -81,8 +81,8 @@ def _descend(layout, nodes: _Nodes):
     node = carry[0]
     rank, some = _select(nodes, node)
     child, goes = nodes.children[node, rank], nodes.depths[node] < layout.depth
-    kind = jnp.where(some & goes, jnp.where(child > 0, _DOWN, _NEW), _END)
-    return jnp.where(kind == _DOWN, child, node), rank, kind
+    move = jnp.where(some & goes, jnp.where(child > 0, _DOWN, _NEW), _END)
+    return jnp.where(move == _DOWN, child, node), rank, move
 
   zero = jnp.int32(0)
   return jax.lax.while_loop(lambda carry: carry[2] == _DOWN, step, (

@@ -98,19 +98,19 @@ def _propose(guesses, draw, context: Context, drafting: rounds.Drafting):
   cache = cache_lib.rewind(drafting.cache, news.length - 1)
   right = (prepared.guesses == news.newest[:, None]) & (
       _accepted(guesses)[None] == news.outcome[:, None])
-  place, hit = jnp.argmax(right, axis=1), right.any(axis=1)
-  found = [kernels.take_along(
-      x, place.reshape(-1, *(1,) * (x.ndim - 1)), axis=1)[:, 0]
+  index, hit = jnp.argmax(right, axis=1), right.any(axis=1)
+  chain = [kernels.take_along(
+      x, index.reshape(-1, *(1,) * (x.ndim - 1)), axis=1)[:, 0]
            for x in (prepared.tokens, prepared.log_probs)]
 
   def redraft(cache):
     *fresh, cache = parallel_chain.draft(len(guesses) - 1, draw, keys, context,
                                          cache, news.newest)
     return [cache_lib.pick_rows(hit, old, new)
-            for old, new in zip(found, fresh)], cache
+            for old, new in zip(chain, fresh)], cache
 
   (tokens, log_probs), cache = jax.lax.cond(
-      (hit | news.done).all(), lambda cache: (found, cache), redraft, cache)
+      (hit | news.done).all(), lambda cache: (chain, cache), redraft, cache)
   # The next forward reads the chain again, whoever has drafted it.
   return _Chain(tokens, log_probs, hit), drafting.replace(
       cache=cache_lib.rewind(cache, news.length - 1),

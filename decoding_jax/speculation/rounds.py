@@ -46,8 +46,8 @@ class Drafting:
 @flax.struct.dataclass
 class Carry:
   """The carry of a `DecodeState`: of target and drafter, and between them."""
-  text: Any  # arrays of the method's own that the target has, with rows first
-  drafter: Any  # those of the drafter; None where it is on other devices
+  text: Any  # method-specific arrays on the target's devices, `[B, ...]`
+  drafter: Any  # arrays of the drafter; None where it is on other devices
   outcome: Array  # of `News`
 
 

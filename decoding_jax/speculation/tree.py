@@ -174,7 +174,7 @@ def from_parents(tokens, parents, valid) -> DraftTree:
 def runs(layout: Layout) -> list[range]:
   """Returns ranges of levels 0, ..., D - 1 of one shape, for a program's loops.
 
-  Those of a range have equally many nodes and children; the root is alone.
+  Levels of a range have equally many nodes and children; the root is alone.
   """
   inner = itertools.pairwise((1, *layout.widths))
   shapes = [(level == 0, *shape) for level, shape in enumerate(zip(

@@ -21,13 +21,13 @@ def decoder_of(method: Method, greedy: bool) -> Decoder | None:
 
 def decoders(method: Method) -> list[Decoder]:
   """Returns the decoders of a method, at temperatures above 0 and at 0."""
-  found = (decoder_of(method, greedy) for greedy in (False, True))
-  return [decoder for decoder in found if decoder is not None]
+  both = (decoder_of(method, greedy) for greedy in (False, True))
+  return [decoder for decoder in both if decoder is not None]
 
 
-def as_decoder(kind: Pair | Decoder | None) -> Decoder | None:
+def as_decoder(program: Pair | Decoder | None) -> Decoder | None:
   """Returns the decoder that a pair stands for; a decoder unchanged."""
-  return of_pair(kind) if isinstance(kind, Pair) else kind
+  return of_pair(program) if isinstance(program, Pair) else program
 
 
 @functools.lru_cache(maxsize=None)

@@ -37,8 +37,8 @@ def expected_tokens(children, accept: Acceptance) -> float:
 def best_trees(accept: Acceptance, nodes: int, depth: int):
   """Returns the trees of most expected tokens (arXiv 2402.12374, 3.1.2).
   Dynamic programming over the nodes of a subtree, the depth of its root and the
-  rank of the next sibling. At n - 1 of the list are the `children`, as of
-  `methods.sequoia`, of the tree of n nodes, or fewer if more would not help."""
+  rank of the next sibling. Item n - 1 of the list is `children` of
+  `methods.sequoia` for n nodes, or for fewer if more would not help."""
   # Tokens that are expected below an accepted node, by the nodes there.
   below, choices = np.zeros(nodes + 1), []
   for level in range(depth, 0, -1):

@@ -1,8 +1,10 @@
-"""Checks whether texts have the target's distribution, for use in tests.
+"""Checks of methods, drafters and models, for use in tests.
 
     dj.testing.assert_exact(method)               # a dj.Method or a dj.Pair
     dj.testing.assert_exact(sampler, target=table)
     dj.testing.assert_detects(method, wrong)      # the control beside it
+    dj.testing.check_drafter(drafter)             # trees, masks, samples
+    dj.testing.check_model(target, params)        # caches, masks, positions
 """
 
 import typing
@@ -10,14 +12,18 @@ import typing
 from decoding_jax import lazy
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
-  from decoding_jax.testing import assertions, enumeration, exactness
-  from decoding_jax.testing import rules, tables
+  from decoding_jax.testing import assertions, conformance, drafter_conformance
+  from decoding_jax.testing import enumeration, exactness, rules, tables
   from decoding_jax.testing.assertions import (assert_detects, assert_exact,
                                                check, Report)
+  from decoding_jax.testing.conformance import check_model
+  from decoding_jax.testing.drafter_conformance import check_drafter
 
 __all__ = ["Report", "assert_detects", "assert_exact", "assertions", "check",
+           "check_drafter", "check_model", "conformance", "drafter_conformance",
            "enumeration", "exactness", "rules", "tables"]
 
 lazy.attach(globals(), {
     "assertions": ("assert_detects", "assert_exact", "check", "Report"),
+    "conformance": ("check_model",), "drafter_conformance": ("check_drafter",),
     "enumeration": (), "exactness": (), "rules": (), "tables": ()})

@@ -22,8 +22,8 @@ class Finding(NamedTuple):
   case: str  # Vocabulary and drafter
   test: str  # What of the texts is compared
   p_value: float  # Of chi-square, times the number of tests
-  # That is found in 39 of 40 runs, if so much probability moves between the two
-  # most probable outcomes
+  # Probability whose move between the two most probable outcomes is detected in
+  # 39 of 40 runs
   smallest_bias: float
 
   def __str__(self):
@@ -31,8 +31,8 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-  """What was found of a method or a sampler."""
-  name: str  # Of it
+  """The test results of a method or a sampler."""
+  name: str  # Of the method or sampler
   node_errors: tuple  # `rules.NodeError`; if there are any, no text was drawn
   findings: tuple  # A `Finding` of each test
   target_calls: float  # Of a text, on average; nan for a sampler
@@ -45,7 +45,7 @@ class Report(NamedTuple):
 
   @property
   def is_exact(self) -> bool:
-    """Returns whether chance explains all that was found."""
+    """Returns whether chance explains all results."""
     return not self.failures
 
   @property
@@ -55,7 +55,7 @@ class Report(NamedTuple):
 
   @property
   def smallest_bias(self) -> float:
-    """Returns the smallest bias that some test would have found."""
+    """Returns the smallest bias that some test would have detected."""
     return min((x.smallest_bias for x in self.findings), default=math.nan)
 
   def __str__(self):
@@ -63,9 +63,9 @@ class Report(NamedTuple):
       return (f"{self.name}: another distribution than the target's "
               f"(p of at least {MIN_P_VALUE:g} is needed): " +
               "; ".join(map(str, self.failures[:4])))
-    return (f"{self.name}: {len(self.findings)} tests of texts found the "
+    return (f"{self.name}: {len(self.findings)} tests of texts agree with the "
             "target's distribution; the smallest bias that one of them would "
-            f"have found is {self.smallest_bias:.2g}")
+            f"have detected is {self.smallest_bias:.2g}")
 
 
 def assert_exact(subject, target=None, draft=None, **kwargs) -> Report:
@@ -85,7 +85,7 @@ def assert_exact(subject, target=None, draft=None, **kwargs) -> Report:
     **kwargs: of `check`.
 
   Returns:
-    The report; its `str` says which bias would have been found.
+    The report; its `str` says which bias would have been detected.
 
   Raises:
     AssertionError: with the tests that failed: the drafter, the position in
@@ -98,10 +98,10 @@ def assert_exact(subject, target=None, draft=None, **kwargs) -> Report:
 
 
 def assert_detects(subject, wrong, **kwargs) -> Report:
-  """Raises unless a method is exact and a wrong one is found to be so.
+  """Raises unless a method passes `assert_exact` and a wrong one fails it.
 
   Args:
-    subject: as of `assert_exact`.
+    subject: as in `assert_exact`.
     wrong: the same, with an error that the test must be able to see.
     **kwargs: of `assert_exact`, for both.
 

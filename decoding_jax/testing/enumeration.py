@@ -5,8 +5,8 @@
 
 No samples: the result is the target's joint distribution to rounding, or the
 verifier is wrong. Tables `[V, V]` are distributions by the last token, and the
-root is token 0. What a rule or a search accepts is found by bisection of each
-uniform, so that both are black boxes.
+root is token 0. Bisection of each uniform tells what a rule or a search
+accepts, so that both are black boxes.
 """
 
 import functools
@@ -42,10 +42,10 @@ def siblings(draws: Draws, probs, count: int):
     size = count if size else 0
   valid = (True,) * size + (False,) * (count - size)
   if draws == Draws.ONE_SAMPLED:
-    found = _one_and_most_probable(probs, size)
+    tuples = _one_and_most_probable(probs, size)
   else:
-    found = _in_order(probs, size, draws == Draws.WITH_REPLACEMENT)
-  for tokens, probability in found:
+    tuples = _in_order(probs, size, draws == Draws.WITH_REPLACEMENT)
+  for tokens, probability in tuples:
     yield tokens + (0,) * (count - size), valid, probability
 
 
@@ -122,8 +122,8 @@ def beams(draft, width: int, depth: int) -> Trees:
 
 def beams_with_one_sample(draft, width: int, depth: int) -> Trees:
   """Returns all draws of a beam of one sample a node: `Draws.ONE_IN_BEAM`. A
-  level is that of `beam.with_one_sample`, whose samples alone may depend on the
-  key: any other token may take their place."""
+  level is made by `beam.with_one_sample`, whose samples alone may depend on the
+  key: any other token may replace them."""
   step = jax.jit(jax.vmap(beam.with_one_sample, (0, None, None, None)),
                  static_argnums=3)
   keys = jax.random.split(jax.random.key(0), _KEYS)
@@ -136,8 +136,8 @@ def beams_with_one_sample(draft, width: int, depth: int) -> Trees:
     last = [x[-1] if x else 0 for x in above]
     last += [0] * (len(state.scores) - len(last))
     with np.errstate(divide="ignore"):
-      found = step(keys, np.log(draft[last]).astype(np.float32), state, width)
-    tokens, parents, state = jax.tree.map(np.asarray, found)
+      grown = step(keys, np.log(draft[last]).astype(np.float32), state, width)
+    tokens, parents, state = jax.tree.map(np.asarray, grown)
     first = np.unique(parents[0], return_index=True)[1]
     for x in (parents, state.scores, np.delete(tokens, first, axis=1)):
       assert (x == x[0]).all(), "the shape depends on the sample"
@@ -293,16 +293,16 @@ def ends(subject, trees: Trees, target):
           _by_search, lambda uniforms, _, *rest: conditional_transport.find(
               uniforms, trees.layout, *rest))}
   if not isinstance(subject, Verifier):
-    found = functools.partial(_by_search, subject)
+    function = functools.partial(_by_search, subject)
   elif subject.rule:
-    found = functools.partial(_by_rule, subject.rule)
+    function = functools.partial(_by_rule, subject.rule)
   elif subject.walk in walks:
-    found = walks[subject.walk]
+    function = walks[subject.walk]
   else:
     raise ValueError("subject: a verifier with a rule, or a search, is needed.")
   with jax.enable_x64(True):
     return tuple(map(np.asarray, jax.jit(jax.vmap(
-        functools.partial(found, trees.layout), (0, None)))(
+        functools.partial(function, trees.layout), (0, None)))(
             jax.tree.map(jnp.asarray, trees.tree), jnp.asarray(target))))
 
 

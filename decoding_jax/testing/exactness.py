@@ -24,8 +24,8 @@ _LEAST_EXPECTED = 5
 
 def tested_methods():
   """Returns all examples whose samples come of a drafter and a verifier."""
-  return [method for found in methods.examples().values()
-          for method in found if isinstance(method.sampled, Pair)]
+  return [method for family in methods.examples().values()
+          for method in family if isinstance(method.sampled, Pair)]
 
 
 def frequencies(method: Method, target, draft, rows: int, length: int,

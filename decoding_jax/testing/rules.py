@@ -52,7 +52,7 @@ def errors(verifier: Verifier, draws: Draws, count: int, vocab_size: int = 4):
   """Returns a `NodeError` of the worst node of each pass, if it is wrong.
   `draws` is how up to `count` = K children are drawn; `vocab_size` is at least
   K."""
-  count, found = min(count, vocab_size), []
+  count, wrong = min(count, vocab_size), []
   for number, points, *bounds in _PASSES:
     allowed = bounds[count > 2]
     nodes = list(tables.nodes(number, vocab_size))
@@ -70,10 +70,10 @@ def errors(verifier: Verifier, draws: Draws, count: int, vocab_size: int = 4):
     off = np.abs(probs - target)
     node, token = np.unravel_index(off.argmax(), off.shape)
     if not off[node, token] <= allowed:
-      found.append(NodeError(nodes[node][0], count, int(token),
+      wrong.append(NodeError(nodes[node][0], count, int(token),
                              float(probs[node, token]),
                              float(target[node, token]), allowed, int(node)))
-  return found
+  return wrong
 
 
 def _drawn(draws, draft, count):

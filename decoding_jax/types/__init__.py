@@ -65,7 +65,7 @@ class Context:
     target: the model whose distribution is kept, or searched.
     target_params: its parameters.
     draft: the model or the head that drafts, or None.
-    draft_params: its parameters, or those of a drafter without a model.
+    draft_params: parameters of `draft`, or of a drafter without a model.
     warper: a `sampling.LogitsWarper`, from logits to the distribution of the
       target.
     draft_warper: the same of the drafter; at temperature 0 its distribution is
@@ -171,7 +171,7 @@ class Stats:
 
   @classmethod
   def zeros(cls, batch: int, depth: int = 0, **extra: tuple[int, ...]):
-    """Returns counts of 0, and in `extra` those of these shapes a row."""
+    """Returns counts of 0, in `extra` of these shapes in each row."""
     none = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)
     return cls(none(), none(), none(), none(), none(depth + 1),
                {name: none(*shape) for name, shape in extra.items()})

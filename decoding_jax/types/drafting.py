@@ -20,13 +20,13 @@ class Draws(enum.Enum):
       of what the ones before it leave.
     WITH_REPLACEMENT: independent samples of it.
     PRUNED: as WITHOUT_REPLACEMENT, but the tree does not grow level by level:
-      whether a node is there may depend on all that was drawn but its own token
-      and those of its descendants and later siblings. So has a budget it.
+      whether a node is there may depend on all tokens drawn but its own, its
+      descendants' and its later siblings'. Trees with a budget are such.
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
     OF_SEVERAL: independent samples, each of a distribution of its own, which
-      `DraftTree.sources` names: those of several draft models.
+      `DraftTree.sources` names, as several draft models give them.
     ONE_IN_BEAM: the same in a beam: how many children a node has depends on
       tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of

@@ -14,7 +14,7 @@ PAD = -1
 NONE = -1
 # Among features: the outputs of layers that a target keeps, a tuple.
 HIDDEN_STATES = "hidden_states"
-# Among those of a block: how each of its tokens changes recurrent states.
+# Among a block's features: how each of its tokens changes recurrent states.
 UPDATES = "updates"
 
 
@@ -43,9 +43,9 @@ class States:
   """What recurrent layers know of a committed prefix, which has no slots.
 
   A forward leaves in the block, as the feature `UPDATES`, by what each token
-  changes the state of its parent; that of a node follows from the cache's and
-  the updates of its ancestors. A commit applies those of the path. A row of
-  length 0 begins with zeros, whatever stands here.
+  changes the state of its parent; a node's state follows from the cache's and
+  its ancestors' updates. A commit applies the path's updates. A row of length 0
+  begins with zeros, whatever `arrays` holds.
 
   Attributes:
     arrays: tree of `[B, ...]`.
@@ -167,10 +167,10 @@ class MaskedModel(NamedTuple):
 
   Attributes:
     language_model: its forward is called with masks that are not causal. The
-      logits at a token are those of the token itself.
+      logits at a token predict the token itself.
     mask_id: token of a position that is not filled.
-    shifted: whether the logits at a token are those of the next one, as of
-      models that were adapted from autoregressive ones, such as Dream.
+    shifted: whether the logits at a token predict the next one, as in models
+      that were adapted from autoregressive ones, such as Dream.
     block_causal: whether a block sees itself, the blocks before it and the
       prompt, which sees itself alone; else all tokens see each other.
     causal_prompt: whether the prompt is made of such blocks too (SDAR,
@@ -194,12 +194,12 @@ class Head(NamedTuple):
 
   Attributes:
     init: `(batch, slots) -> state` before any pair: arrays with rows first, and
-      `Cache`s with room for so many pairs.
+      `Cache`s with room for `slots` pairs.
     read: `(params, target_params, state, features, tokens [B, T], count [B]) ->
       state` after the first `count` of T more pairs; features are the hidden
       states that the target keeps, a tuple of `[B, T, F]`.
     start: `(params, target_params, state, root [B], nodes) -> draft`, anything
-      that a draft needs, of a tree with so many inner nodes; `root` is the
+      that a draft needs, of a tree with `nodes` inner nodes; `root` is the
       token of the last pair.
     logits: `(params, target_params, state, draft, tree, level, nodes) ->
       (logits [B, W, V], draft)` of what follows each of the W nodes of a

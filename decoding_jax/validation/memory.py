@@ -45,13 +45,13 @@ def check(devices, **parts: int):
 
 def devices_of(*arrays) -> set:
   """Returns the devices of arrays; all of them where some are traced."""
-  found = set()
+  devices = set()
   for x in jax.tree.leaves(arrays):
     if isinstance(x, jax.core.Tracer):
       return set(jax.devices())
     if isinstance(x, jax.Array):
-      found |= x.sharding.device_set
-  return found or {jax.devices()[0]}
+      devices |= x.sharding.device_set
+  return devices or {jax.devices()[0]}
 
 
 def size(arrays) -> int:
@@ -84,8 +84,8 @@ def device_memory(devices) -> int | None:
 
 def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
   """Returns the bytes of this machine's memory that this process may use.
-  Control groups are mounted at `root`; the file `groups` names those of this
-  process."""
+  Control groups are mounted at `root`; the file `groups` names this
+  process's."""
   sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
   files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
   try:

@@ -56,37 +56,37 @@ def _problem(model, structure, shapes) -> str:
   if model.abstract_params is None:
     return ""
   needed = model.abstract_params()
-  found = jax.tree.unflatten(structure, shapes)
-  if not _same_type(found, needed):
-    return (f"a {type(found).__name__} is given, the model needs a "
+  given = jax.tree.unflatten(structure, shapes)
+  if not _same_type(given, needed):
+    return (f"a {type(given).__name__} is given, the model needs a "
             f"{type(needed).__name__}")
-  return _compared(_leaves(needed), dict(_leaves(found)))
+  return _compared(_leaves(needed), dict(_leaves(given)))
 
 
-def _same_type(found, needed):
-  return type(found) is type(needed) or all(
-      isinstance(x, Mapping) for x in (found, needed))
+def _same_type(given, needed):
+  return type(given) is type(needed) or all(
+      isinstance(x, Mapping) for x in (given, needed))
 
 
-def _compared(needed, found):
+def _compared(needed, given):
   for path, leaf in needed:
     if leaf is ANY:
-      found = {other: x for other, x in found.items()
+      given = {other: x for other, x in given.items()
                if other[:len(path)] != path}
       continue
-    given = found.pop(path, None)
-    if given is None:
+    leaf_form = given.pop(path, None)
+    if leaf_form is None:
       return (f"{_keys(path)} is missing, the model needs an array of shape "
               f"{leaf.shape}")
-    if given.shape != leaf.shape:
-      return (f"{_keys(path)} has shape {given.shape}, the model needs "
+    if leaf_form.shape != leaf.shape:
+      return (f"{_keys(path)} has shape {leaf_form.shape}, the model needs "
               f"{leaf.shape}")
     inexact = _is_inexact(leaf.dtype)
-    if given.inexact != inexact:
+    if leaf_form.inexact != inexact:
       kinds = ("floats", "integers") if inexact else ("integers", "floats")
       return f"{_keys(path)} has {kinds[1]}, the model needs {kinds[0]}"
-  if found:
-    return f"{_keys(next(iter(found)))} is not a parameter of the model"
+  if given:
+    return f"{_keys(next(iter(given)))} is not a parameter of the model"
   return ""
 
 

@@ -12,19 +12,19 @@ from decoding_jax.types import (Decoder, Drafter, Draws, Expander, FreeLayout,
 from decoding_jax.validation import values
 
 
-class _Kind(NamedTuple):
+class _Condition(NamedTuple):
   """A condition on a field."""
   fits: Callable[[Any], bool]  # `value -> bool`
   words: str  # what is allowed, for errors
 
 
-def _instance(kind, words):
-  return _Kind(lambda value: isinstance(value, kind), words)
+def _instance(needed, words):
+  return _Condition(lambda value: isinstance(value, needed), words)
 
 
 def _function(*names):
-  return _Kind(lambda value: callable(value) and _takes(value, names),
-               f"a function of ({', '.join(names)})")
+  return _Condition(lambda value: callable(value) and _takes(value, names),
+                    f"a function of ({', '.join(names)})")
 
 
 # Cached: it takes longer than all other checks of a call of `generate`.
@@ -43,13 +43,13 @@ def _takes(function, names):
 
 
 def _integer(least):
-  return _Kind(lambda value: values.is_integer(value) and value >= least,
-               f"an integer from {least} on")
+  return _Condition(lambda value: values.is_integer(value) and value >= least,
+                    f"an integer from {least} on")
 
 
-def _or_none(kind):
-  return _Kind(lambda value: value is None or kind.fits(value),
-               f"{kind.words}, or None,")
+def _or_none(condition):
+  return _Condition(lambda value: value is None or condition.fits(value),
+                    f"{condition.words}, or None,")
 
 
 _FLAG = _instance(bool, "True or False")
@@ -97,8 +97,9 @@ _FIELDS = {
         "advance": _function("params", "constraint", "state", "tokens",
                              "valid"),
         "value": _function("params", "constraint", "state"),
-        "maximum": _Kind(lambda value: isinstance(value, numbers.Real) and
-                         not math.isnan(value), "a number, or inf for none,")},
+        "maximum": _Condition(
+            lambda value: isinstance(value, numbers.Real) and
+            not math.isnan(value), "a number, or inf for none,")},
     Method: {"name": _instance(str, "a string"),
              "sampled": _DECODES, "greedy": _DECODES},
     Pair: {"drafter": _instance(Drafter, "a dj.Drafter"),
@@ -120,8 +121,9 @@ _FIELDS = {
     Verifier: {
         "rule": _or_none(_function("uniforms", "target", "draft", "children",
                                    "valid")),
-        "takes": _Kind(lambda value: isinstance(value, frozenset) and value and
-                       all(map(_DRAWS.fits, value)), "a frozenset of dj.Draws"),
+        "takes": _Condition(
+            lambda value: isinstance(value, frozenset) and value and
+            all(map(_DRAWS.fits, value)), "a frozenset of dj.Draws"),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
                                    "warper"))},
     Decoder: {
@@ -134,33 +136,33 @@ _FIELDS = {
 }
 
 
-def check(name: str, kind, value, optional: bool = False) -> None:
+def check(name: str, needed, value, optional: bool = False) -> None:
   """Checks the type of an argument and, recursively, its fields."""
   if value is None and optional:
     return
-  if not isinstance(value, kind):
+  if not isinstance(value, needed):
     raise ValueError(f"{name} is of type {type(value).__name__}: a "
-                     f"dj.{kind.__name__} is needed"
+                     f"dj.{needed.__name__} is needed"
                      f"{', or None' if optional else ''}.")
-  if kind in _FIELDS:
+  if needed in _FIELDS:
     try:
       hash(value)
     except TypeError as e:
       raise ValueError(f"{name} holds what cannot be a static argument: {e}."
                        ) from e
-    _check_fields(name, kind, value)
+    _check_fields(name, needed, value)
 
 
-def _check_fields(name, kind, value):
-  for field, allowed in _FIELDS[kind].items():
-    found = getattr(value, field)
-    if not allowed.fits(found):
-      what = (f" is of type {type(found).__name__}" if isinstance(found, tuple)
-              else f"={found!r}")
+def _check_fields(name, needed, value):
+  for field, allowed in _FIELDS[needed].items():
+    given = getattr(value, field)
+    if not allowed.fits(given):
+      what = (f" is of type {type(given).__name__}" if isinstance(given, tuple)
+              else f"={given!r}")
       raise ValueError(f"{name}.{field}{what}: {allowed.words} is needed.")
-    if type(found) in _FIELDS:
-      _check_fields(f"{name}.{field}", type(found), found)
-  if kind is Verifier and (value.rule is None) == (value.walk is None):
+    if type(given) in _FIELDS:
+      _check_fields(f"{name}.{field}", type(given), given)
+  if needed is Verifier and (value.rule is None) == (value.walk is None):
     has = ("has neither a rule nor" if value.walk is None else
            "has both a rule and")
     raise ValueError(f"{name} {has} a walk: one of them is needed.")

@@ -17,7 +17,7 @@ def form(x):
 def array(name, x):
   """Returns an argument as an array, else raises ValueError with its name. A
   `jax.Array` stays one; all else is an array of the host, since separate
-  operations on a device take longer than those of one program."""
+  operations on a device take longer than one program."""
   on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
   try:
     return jnp.asarray(x) if on_device else np.asarray(x)
@@ -28,10 +28,10 @@ def array(name, x):
 
 def integers(name, x) -> tuple[int, ...]:
   """Returns a sequence of integers as a tuple, else raises ValueError."""
-  found = tuple(x) if isinstance(x, Iterable) else (None,)
-  if not all(map(is_integer, found)):
+  numbers = tuple(x) if isinstance(x, Iterable) else (None,)
+  if not all(map(is_integer, numbers)):
     raise ValueError(f"{name}={x!r}: a tuple of integers is needed.")
-  return found
+  return numbers
 
 
 def is_integer(x) -> bool:

@@ -163,15 +163,15 @@ def _parts_of_configs():
 
 def _arguments(argv):
   """Arguments in which `--config` names a file, see `_installed`."""
-  found = list(argv)
-  for i, argument in enumerate(found):
+  arguments = list(argv)
+  for i, argument in enumerate(arguments):
     name, equals, value = argument.partition("=")
     if name in ("--config", "-config"):
       if equals:
-        found[i] = f"{name}={_existing(value)}"
-      elif i + 1 < len(found):
-        found[i + 1] = _existing(found[i + 1])
-  return found
+        arguments[i] = f"{name}={_existing(value)}"
+      elif i + 1 < len(arguments):
+        arguments[i + 1] = _existing(arguments[i + 1])
+  return arguments
 
 
 def _installed(value):
@@ -179,21 +179,21 @@ def _installed(value):
   path, colon, preset = value.partition(":")
   if path and not pathlib.Path(path).is_file() and (
       pathlib.PurePath(path).parent.name in ("", CONFIGS.name)):
-    found = CONFIGS / f"{pathlib.PurePath(path).name.removesuffix('.py')}.py"
-    if found.is_file():
-      return f"{found}{colon}{preset}"
+    file = CONFIGS / f"{pathlib.PurePath(path).name.removesuffix('.py')}.py"
+    if file.is_file():
+      return f"{file}{colon}{preset}"
   return value
 
 
 def _existing(value):
   """Returns what `_installed` does, and ends if there is no such file."""
-  found = _installed(value)
-  if not pathlib.Path(found.partition(":")[0]).is_file():
+  installed = _installed(value)
+  if not pathlib.Path(installed.partition(":")[0]).is_file():
     shipped = sorted(x.stem for x in CONFIGS.glob("*.py")
                      if "\ndef get_config(" in x.read_text("utf-8"))
     _fail(f"--config={value}: there is no such file; shipped are "
           f"{', '.join(shipped)}.")
-  return found
+  return installed
 
 
 def config(holder, *fields):
@@ -275,9 +275,9 @@ def _disk_problem(exception):
   while seen:
     if isinstance(seen, OSError) and seen.errno in _DISK:
       return str(seen)
-    found = next((text for text in _DISK_TEXTS if text in str(seen)), None)
-    if found:
-      return f"a file could not be written: {found}"
+    problem = next((text for text in _DISK_TEXTS if text in str(seen)), None)
+    if problem:
+      return f"a file could not be written: {problem}"
     seen = seen.__cause__ or seen.__context__
   return None
 
@@ -303,13 +303,13 @@ def decoders(methods, temperatures):
 def numbers(flag) -> list[int]:
   """Returns the positive integers of a list flag, or raises `UserError`."""
   try:
-    found = [int(x) for x in flag.value]
+    numbers_ = [int(x) for x in flag.value]
   except ValueError:
-    found = []
-  if not found or min(found) < 1:
+    numbers_ = []
+  if not numbers_ or min(numbers_) < 1:
     raise UserError(f"--{flag.name}={','.join(flag.value)}: positive integers "
                     "are needed.")
-  return found
+  return numbers_
 
 
 def check_positive(settings, *names):

@@ -61,8 +61,8 @@ def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
                         for decoder in (method.sampled, method.greedy)):
     raise launch.UserError(
         f"--method={name} is steered by a reward, of which there is none here: "
-        "experiments.generate has --reward, experiments.cdsl has those of "
-        "tasks.")
+        "experiments.generate has --reward, experiments.cdsl has tasks' "
+        "rewards.")
   return method
 
 

@@ -58,7 +58,7 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
     _state["joined"] = True
   except ValueError:
     restore()
-    # JAX has found no others.
+    # JAX sees no others.
     if coordinator is not None:
       raise
 
@@ -124,19 +124,19 @@ def from_first(make, error=()):
   """Returns the JSON value that the first process computes, or its `error`."""
   if jax.process_count() == 1:
     return make()
-  found = None
+  message = None
   if first():
     try:
-      found = {"value": make()}
+      message = {"value": make()}
     except error as e:
-      found = {"error": str(e)}
-  data = np.frombuffer(json.dumps(found).encode(), np.uint8)
+      message = {"error": str(e)}
+  data = np.frombuffer(json.dumps(message).encode(), np.uint8)
   size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
   data = data if first() else np.zeros(size, np.uint8)
-  found = json.loads(bytes(multihost_utils.broadcast_one_to_all(data)))
-  if "error" in found:
-    raise error(found["error"])
-  return found["value"]
+  message = json.loads(bytes(multihost_utils.broadcast_one_to_all(data)))
+  if "error" in message:
+    raise error(message["error"])
+  return message["value"]
 
 
 def on_host(tree):

@@ -1,4 +1,4 @@
-"""Long records, their pivot, and tables for every kind of reader.
+"""Long records, their pivot, and tables for every type of reader.
 
 A long record is a dict: keys that tell what was measured, such as `method` and
 `temperature`; `metric`; and `value`, `low` and `high`, a figure with its 95 %

@@ -1,4 +1,4 @@
-"""The checks of a new device; each returns a record of what it found."""
+"""The checks of a new device; each returns a record of its results."""
 
 import functools
 import pathlib
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import model_pair
@@ -17,7 +18,6 @@ from experiments.timing import profile
 from experiments.timing import roofline
 from experiments.timing import stopwatch
 from models import transformer
-from models.testing import exactness
 
 # The pair that comes along, and what decodes greedily on CPU and device.
 _SHIPPED = ("python-target", "python-draft")
@@ -99,9 +99,9 @@ def _forwards(config):
 
 
 def _exactness(method, case, rows):
-  found = exactness_cases.find(method, case, _VOCAB, rows, _LENGTH)
-  return {"right": found.right,
-          "p": found.report and found.report.p_value}
+  result = exactness_cases.find(method, case, _VOCAB, rows, _LENGTH)
+  return {"right": result.right,
+          "p": result.report and result.report.p_value}
 
 
 def _rate(config, decoder, method, rows):

@@ -29,13 +29,13 @@ def _verdict(records):
           f"All {tested} tests of texts and distributions passed.")
 
 
-def _device(found):
-  memory = (f"{found['bytes'] / 2**30:.1f} GiB" if found["bytes"]
+def _device(device):
+  memory = (f"{device['bytes'] / 2**30:.1f} GiB" if device["bytes"]
             else "memory unknown")
   flops = ", ".join(f"{x / 1e12:.2f} TFLOP/s in {dtype}"
-                    for dtype, x in found["flops"].items())
-  return (f"{found['count']} x {found['kind']}, {memory}; reads "
-          f"{found['bandwidth'] / 1e9:,.0f} GB/s, multiplies {flops}.")
+                    for dtype, x in device["flops"].items())
+  return (f"{device['count']} x {device['kind']}, {memory}; reads "
+          f"{device['bandwidth'] / 1e9:,.0f} GB/s, multiplies {flops}.")
 
 
 def _rights(records):
@@ -44,13 +44,13 @@ def _rights(records):
        "yes" if x["right"] else "NO"] for x in records if "right" in x)]
 
 
-def _forwards(found, device):
-  read = device and found["weight_bytes"] / device["bandwidth"]
+def _forwards(forwards, device):
+  read = device and forwards["weight_bytes"] / device["bandwidth"]
   return [["tokens", "ms", "of a token", "share of bandwidth"], *(
       [str(tokens), f"{1e3 * seconds:.3f}",
-       f"{seconds / found['seconds'][0]:.2f}",
+       f"{seconds / forwards['seconds'][0]:.2f}",
        f"{read / seconds:.0%}" if device else ""]
-      for tokens, seconds in zip(found["tokens"], found["seconds"]))]
+      for tokens, seconds in zip(forwards["tokens"], forwards["seconds"]))]
 
 
 def _rates(records):

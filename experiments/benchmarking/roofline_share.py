@@ -54,15 +54,15 @@ def from_runs(roof, config, pair, methods):
     kinds = _formats(pair, entry)
     if kinds is None:
       return None
-    models = [_sizes(*kind) for kind in zip(
+    models = [_sizes(*program) for program in zip(
         (pair.target, pair.draft), pair.dtypes(entry.dtype), kinds)]
     if entry.tool == entries.OURS:
-      kind = methods[entry.name]
-      kind = kind.sampled if entry.temperature else kind.greedy
-      scored = 1 + tree.num_nodes(kind.drafter.layout)
+      program = methods[entry.name]
+      program = program.sampled if entry.temperature else program.greedy
+      scored = 1 + tree.num_nodes(program.drafter.layout)
       # What a head reads besides its target is left out of the bound.
       drafted = () if pair.head else (
-          1, *draft_levels.widths(kind.drafter))[:-1]
+          1, *draft_levels.widths(program.drafter))[:-1]
     else:
       scored, drafted = _their_step(entry.name)
     prompt, new = config.prompt_length, config.max_new_tokens
@@ -91,9 +91,9 @@ def _formats(pair, entry):
 
 def _their_step(name):
   """Returns tokens that a step of another tool scores, and of its drafts."""
-  kind, _, length = name.rstrip(")").partition("(")
+  method, _, length = name.rstrip(")").partition("(")
   length = int(length or 0)
-  drafts = kind in ("assisted", "probabilistic")
+  drafts = method in ("assisted", "probabilistic")
   return 1 + length, (1,) * length if drafts else ()
 
 

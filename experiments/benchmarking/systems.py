@@ -56,7 +56,7 @@ class Pair(NamedTuple):
   def weights(self, dtype):
     """Returns formats of our matrices, if a run is in `dtype`.
 
-    Those of a target stored in bfloat16 are equal numbers in float32.
+    A target stored in bfloat16 has equal numbers in float32.
     """
     if dtype == quantization.INT8:
       return quantization.INT8, self.draft_weights
@@ -136,8 +136,8 @@ def with_dtype(pair, dtype):
     return model_pair.with_params(model_pair.open_pair(
         str(pair.target), pair.head, *pair.dtypes(dtype), *pair.weights(dtype)))
   with launch.user_errors(OSError, ValueError):
-    loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
-              for folder, kind, weights in zip(
+    loaded = [checkpoints.load(folder, dtype=dtype, weights=weights)
+              for folder, dtype, weights in zip(
                   (pair.target, pair.draft), pair.dtypes(dtype),
                   pair.weights(dtype))]
     lms = vocab_alignment.align(*(lm for lm, _ in loaded), pair.vocab_size)
@@ -232,7 +232,7 @@ def theirs(config, servers_, texts, entry, number):
             "max_new_tokens": config.max_new_tokens, "top_k": config.top_k,
             "top_p": config.top_p, "min_p": config.min_p,
             "temperature": entry.temperature})
-  # Models may have no place in an engine's format.
+  # An engine's format may not fit a model.
   except (subprocess_server.Failure, OSError, ValueError) as e:
     return {"error": str(e)}
   calls = answer["target_calls"]
@@ -274,14 +274,14 @@ def _files(engine, pair, dtype, folder):
   drafts = pair.dtypes(dtype)[1]
   if pair.draft_weights == quantization.INT8:
     drafts = quantization.INT8
-  found = []
+  files = []
   for name, model, weights in (("target", pair.target, dtype),
                                ("draft", pair.draft, drafts)):
     path = pathlib.Path(folder) / f"{name}-{weights}.gguf"
     if not path.exists():
       gguf_export.write(model, path, weights)
-    found.append(path)
-  return pair.file if pair.file and dtype == "int4" else found[0], found[1]
+    files.append(path)
+  return pair.file if pair.file and dtype == "int4" else files[0], files[1]
 
 
 def _chosen(texts, entry, number):

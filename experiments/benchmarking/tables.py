@@ -154,7 +154,7 @@ def name(entry) -> str:
 
 
 def title(batch, temperature, bits="") -> str:
-  """Returns the title of a group, of all weights or of those of some bits."""
+  """Returns the title of a group, of all weights or of weights of some bits."""
   return f"Batch {batch}, temperature {temperature:g}" + (
       f", {bits}" if bits else "")
 
@@ -193,12 +193,12 @@ Medians over rounds, with the least and the most. In each round every row
 decodes the same prompts once, ours and the others' in turn; another tool is a
 process of its own, and only one computes at a time.
 
-- Bits are those of the target's matrices. 16 are bfloat16, or what an engine
-  has in its place; 8 are q8_0 of llama.cpp, or int8 with a scale for each
+- Bits of the target's matrices: 16 are bfloat16, or what an engine has
+  instead; 8 are q8_0 of llama.cpp, or int8 with a scale for each
   channel, as ours; drafts may have fewer.
 - *: texts do not have the target's distribution, as `experiments.exactness
   --engine` tests. The next two columns never refer to such rows.
-- x same dtype, x any: tokens/s over those of the best row of all other tools,
+- x same dtype, x any: tokens/s over the best row's of all other tools,
   in the same dtype and in any, which the title names.
 - Block efficiency: tokens per target call. Target calls: of all rows at once.
 - Roofline: the time that bandwidth, measured right before each run, and matrix

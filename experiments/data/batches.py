@@ -95,12 +95,12 @@ def of_one_length(config, sizes: np.ndarray,
   rows = [max(1, config.batch_tokens // length) for length in config.windows]
   batches = [-(-np.sum(lengths == length) // count)
              for length, count in zip(config.windows, rows)]
-  epoch, place = divmod(step, sum(batches))
+  epoch, index = divmod(step, sum(batches))
   order = np.random.default_rng((config.seed, epoch)).permutation(
       np.repeat(np.arange(len(batches)), batches))
-  bucket = order[place]
+  bucket = order[index]
   length = config.windows[bucket]
   members = np.random.default_rng((config.seed, epoch, bucket)).permutation(
       np.flatnonzero(lengths == length))
-  first = np.sum(order[:place] == bucket) * rows[bucket]
+  first = np.sum(order[:index] == bucket) * rows[bucket]
   return length, np.take(members, first + np.arange(rows[bucket]), mode="wrap")

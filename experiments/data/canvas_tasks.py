@@ -47,22 +47,22 @@ def canvas(answer: list[str]) -> list[int]:
 
 def words(tokens) -> list[str]:
   """Returns the words of a canvas up to the first end of text."""
-  found = [WORDS[token] for token in tokens]
-  return found[:found.index(WORDS[0])] if WORDS[0] in found else found
+  chosen = [WORDS[token] for token in tokens]
+  return chosen[:chosen.index(WORDS[0])] if WORDS[0] in chosen else chosen
 
 
-def _filled(found, size):
-  return [*found, *[NOTHING] * (size - len(found))]
+def _filled(texts, size):
+  return [*texts, *[NOTHING] * (size - len(texts))]
 
 
 def draw(names, count: int, seed: int, start: int = 0):
   """Draws (task, arguments, given, answer) that no step of training sees."""
-  found = []
+  drawn = []
   for i in range(start, start + count):
     name = names[i % len(names)]
     rng = np.random.default_rng((seed, _HELD_OUT, i))
-    found.append((name, *TASKS[name].draw(rng)))
-  return found
+    drawn.append((name, *TASKS[name].draw(rng)))
+  return drawn
 
 
 def is_right(example, tokens) -> bool:

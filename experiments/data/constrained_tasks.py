@@ -83,7 +83,7 @@ def _python(config, pair):
   words = [[word for word in _identifiers(text, pair.tokenizer.decode(prompt))
             if known is None or word in known][:config.concepts]
            for prompt, text in zip(prompts, references)]
-  chosen = [i for i, found in enumerate(words) if found][:config.examples]
+  chosen = [i for i, names in enumerate(words) if names][:config.examples]
   if len(chosen) < config.examples:
     raise ValueError(
         f"examples={config.examples}: only {len(chosen)} held-out prompts go "
@@ -114,8 +114,8 @@ def _passages(config, pair, count):
 
 def _identifiers(text, before=""):
   """Returns identifiers of a text, no keywords; `before` ends its words."""
-  found = _IDENTIFIER.findall(before + text, len(before))
-  return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
+  words = _IDENTIFIER.findall(before + text, len(before))
+  return [word for word in dict.fromkeys(words) if not keyword.iskeyword(word)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -176,32 +176,32 @@ def _file(config, pair):
 
 def _parsed(path, number, line):
   try:
-    found = json.loads(line)
+    value = json.loads(line)
   except ValueError as e:
     raise ValueError(f"'{path}', line {number} is not JSON: {e}.") from e
-  if not isinstance(found, list):
+  if not isinstance(value, list):
     raise ValueError(f"'{path}', line {number} is of type "
-                     f"{type(found).__name__}: a list of concepts is needed, "
+                     f"{type(value).__name__}: a list of concepts is needed, "
                      "each a list of forms.")
-  return found
+  return value
 
 
 def _harmless(config, pair):
   """Loads held-out dialogues up to their last answers."""
   # A reward model scores prompt and answer; the references are the answers that
   # people preferred.
-  found = preference_pairs.read(config.corpus, _DIALOGUES,
+  pairs = preference_pairs.read(config.corpus, _DIALOGUES,
                                 python_corpus.HELD_OUT)
   encode = _dialogue_encoder(config, pair.tokenizer)
   encoded = ((encode(before), answer.strip()) for before, _, answer in (
-      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in found))
+      chosen.rpartition(preference_pairs.ANSWER) for chosen, _ in pairs))
   # A chat that is cut off would lose its template.
   size = config.prompt_length
   fitting = (x for x in encoded if not config.chat or len(x[0]) <= size)
   chosen = list(itertools.islice(fitting, config.examples))
   if len(chosen) < config.examples:
     raise ValueError(f"examples={config.examples}: '{config.corpus}' has "
-                     f"{len(found)} held-out dialogues, {len(chosen)} of them "
+                     f"{len(pairs)} held-out dialogues, {len(chosen)} of them "
                      f"for prompt_length={size}.")
   prompts, answers = zip(*chosen)
   return Task([prompt[-size:] for prompt in prompts], list(answers),

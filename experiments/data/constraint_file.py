@@ -36,10 +36,10 @@ def load(path: str, count: int) -> list[Example]:
   """Reads the first `count` examples of a file, see `records.load`."""
   if not path:
     raise ValueError("corpus is empty: task='file' needs a file of examples.")
-  found = records.load(path, name="corpus")
-  if len(found) < count:
-    raise ValueError(f"examples={count}: '{path}' has {len(found)}.")
-  return [_example(record) for record in found[:count]]
+  entries = records.load(path, name="corpus")
+  if len(entries) < count:
+    raise ValueError(f"examples={count}: '{path}' has {len(entries)}.")
+  return [_example(record) for record in entries[:count]]
 
 
 def _example(record):
@@ -64,11 +64,11 @@ def _example(record):
 
 
 def _list(record, name):
-  found = record.value.get(name, [])
-  if not isinstance(found, list):
+  value = record.value.get(name, [])
+  if not isinstance(value, list):
     raise ValueError(f"{record.where}: field '{name}' is of type "
-                     f"{type(found).__name__}: a list is needed.")
-  return found
+                     f"{type(value).__name__}: a list is needed.")
+  return value
 
 
 def _texts(values):

@@ -22,11 +22,11 @@ FEWEST_BLANKS, MOST_BLANKS = 6, 11
 def grids(boxes: bool) -> np.ndarray:
   """Returns all grids `[G, 16]` of 0 to 3, each once in rows and columns."""
   # With `boxes` also once in each quarter: 288 Sudokus; else 576 squares.
-  found = [[]]
+  partial = [[]]
   for cell in range(CELLS):
-    found = [[*grid, value] for grid in found for value in range(SIZE)
-             if value not in _seen(grid, cell, boxes)]
-  return np.array(found, np.int8)
+    partial = [[*grid, value] for grid in partial for value in range(SIZE)
+               if value not in _seen(grid, cell, boxes)]
+  return np.array(partial, np.int8)
 
 
 def _seen(grid, cell, boxes):

@@ -19,11 +19,11 @@ def widths(lengths, count):
     costs[np.tril_indices(len(costs))] = np.inf
     starts.append(costs.argmin(axis=0))
     cost = costs.min(axis=0)
-  end, found = len(sizes), []
+  end, chosen = len(sizes), []
   for start in reversed(starts):
-    found.append(sizes[end - 1])
+    chosen.append(sizes[end - 1])
     end = start[end]
-  return np.array(found[::-1])
+  return np.array(chosen[::-1])
 
 
 def members(lengths, count):

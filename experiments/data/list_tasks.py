@@ -1,9 +1,9 @@
 """List operations of ParallelBench (arXiv 2510.04767): waiting lines.
 
 A line of people, here letters, is copied, reversed, sorted or shuffled, or one
-of them joins, leaves or is replaced, at a place that is given or at any. Where
-any place is right the answer has several forms, and its tokens depend on each
-other: those are the tasks that parallel decoding breaks.
+of them joins, leaves or is replaced, at a given position or at any. Where any
+is right the answer has several forms, and its tokens depend on each other:
+parallel decoding breaks such tasks.
 """
 
 import string
@@ -52,22 +52,22 @@ def _shuffle():
 
 
 def _edit(joins: int, leaves: int, chosen: bool):
-  """Returns the task that a person, 0 or 1, joins or leaves at one place."""
-  # `chosen`: whether any place is right; else it is an argument.
-  def edit(given, place, new):
-    return given[:place] + [new] * joins + given[place + leaves:]
+  """Returns the task that a person, 0 or 1, joins or leaves at one position."""
+  # `chosen`: whether any position is right; else it is an argument.
+  def edit(given, position, new):
+    return given[:position] + [new] * joins + given[position + leaves:]
 
   def draw(rng):
     *given, new = line(rng, int(rng.integers(SHORTEST, LONGEST + 1)) + 1)
-    place = int(rng.integers(len(given) + 1 - leaves))
-    arguments = [new] * joins + [NUMBERS[place]] * (not chosen)
-    return arguments, given, edit(given, place, new)
+    position = int(rng.integers(len(given) + 1 - leaves))
+    arguments = [new] * joins + [NUMBERS[position]] * (not chosen)
+    return arguments, given, edit(given, position, new)
 
   def is_right(arguments, given, answer):
     new = arguments[0] if joins else ""
-    found = (range(len(given) + 1 - leaves) if chosen
-             else [NUMBERS.index(arguments[-1])])
-    return any(answer == edit(given, place, new) for place in found)
+    positions = (range(len(given) + 1 - leaves) if chosen
+                 else [NUMBERS.index(arguments[-1])])
+    return any(answer == edit(given, position, new) for position in positions)
 
   return Task(draw, is_right)
 

@@ -50,7 +50,7 @@ def mask(rng: np.random.Generator, batch: batches.Batch) -> batches.Batch:
   may = batch.weights > 0
   total = may.sum(axis=1, keepdims=True)
   count = rng.integers(1, np.maximum(total, 1) + 1)
-  # The masked ones are those of the lowest ranks in a random order.
+  # The masked ones have the lowest ranks in a random order.
   order = np.where(may, rng.random(may.shape), 2.0)
   ranks = np.argsort(np.argsort(order, axis=1), axis=1)
   chosen = may & (ranks < count)

@@ -118,22 +118,22 @@ def data(config, tokenizer) -> batches.Data:
 
 def rows(tokenizer, prompts, completions, windows) -> Rows:
   """Encodes pairs of lines, none longer than the longest of `windows`."""
-  found = [_encode(tokenizer, *pair)
+  pairs = [_encode(tokenizer, *pair)
            for pair in zip(prompts, completions, strict=True)]
-  needed = [len(tokens) - 1 for _, tokens in found]
+  needed = [len(tokens) - 1 for _, tokens in pairs]
   if max(needed) > max(windows):
     raise ValueError(
         f"--config.windows={tuple(windows)}: the longest pair, line "
         f"{np.argmax(needed) + 1}, needs a window of {max(needed)} tokens.")
-  return _pad(found, max(windows) + 1)
+  return _pad(pairs, max(windows) + 1)
 
 
 def batch(rows_: Rows, chosen, length: int) -> batches.Batch:
   """Makes a batch of rows with `length` inputs; completions have weights."""
   tokens = rows_.tokens[chosen, :length + 1]
-  place = np.arange(1, length + 1)
-  weights = ((place >= rows_.starts[chosen, None])
-             & (place < rows_.ends[chosen, None]))
+  position = np.arange(1, length + 1)
+  weights = ((position >= rows_.starts[chosen, None])
+             & (position < rows_.ends[chosen, None]))
   # Padding has no weight and comes last, so that its token does not matter.
   return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))
 
@@ -145,20 +145,20 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
 
 def read(folder, names) -> tuple[list[str], list[str]]:
   """Returns prompts and completions of two parallel files, equally many."""
-  found = []
+  pairs = []
   for name in names:
     path = pathlib.Path(folder) / name
     if not path.is_file():
       raise FileNotFoundError(
           f"No file '{path}' of pairs: --config.corpus={str(folder)!r} must be "
           f"a folder with {' and '.join(names)}.")
-    found.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
-  if len(found[0]) != len(found[1]) or not found[0]:
+    pairs.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
+  if len(pairs[0]) != len(pairs[1]) or not pairs[0]:
     raise ValueError(
         f"'{names[0]}' and '{names[1]}' of --config.corpus={str(folder)!r} "
-        f"have {len(found[0])} and {len(found[1])} lines: as many, and at "
+        f"have {len(pairs[0])} and {len(pairs[1])} lines: as many, and at "
         "least one, are needed.")
-  return found[0], found[1]
+  return pairs[0], pairs[1]
 
 
 def rewriter(config, completions):
@@ -173,11 +173,11 @@ def rewriter(config, completions):
 
   def rewrite(rng, prompt, completion):
     draw, words = rng.random(), prompt.split()
-    found = list(filter(rare, dict.fromkeys(_WORD.findall(completion))))
+    rare_words = list(filter(rare, dict.fromkeys(_WORD.findall(completion))))
     if draw < config.keyword_fraction + config.renamed_fraction and (
-        len(found) >= _FEWEST):
-      size = min(len(found), rng.integers(_FEWEST, _MOST + 1))
-      words = [found[i] for i in rng.permutation(len(found))[:size]]
+        len(rare_words) >= _FEWEST):
+      size = min(len(rare_words), rng.integers(_FEWEST, _MOST + 1))
+      words = [rare_words[i] for i in rng.permutation(len(rare_words))[:size]]
       # A small corpus may have no other words to choose from.
       if others and draw < config.renamed_fraction:
         new = {word: others[rng.integers(len(others))] for word in words}
@@ -194,12 +194,12 @@ def _rewritten(config, tokenizer, train, texts_):
   rewrite = rewriter(config, texts_[1])
 
   def of(rng, chosen, length):
-    found = [_encode(tokenizer, *rewrite(rng, *(x[row] for x in texts_)))
+    pairs = [_encode(tokenizer, *rewrite(rng, *(x[row] for x in texts_)))
              for row in chosen]
-    found = [pair if len(pair[1]) <= length + 1 else
+    pairs = [pair if len(pair[1]) <= length + 1 else
              (train.starts[row], train.tokens[row, :train.ends[row]])
-             for row, pair in zip(chosen, found)]
-    return batch(_pad(found, length + 1), np.arange(len(chosen)), length)
+             for row, pair in zip(chosen, pairs)]
+    return batch(_pad(pairs, length + 1), np.arange(len(chosen)), length)
 
   return of
 
@@ -212,9 +212,9 @@ def _encode(tokenizer, prompt, completion):
       tokenizers.eos_id(tokenizer)]
 
 
-def _pad(found, size):
+def _pad(pairs, size):
   """Makes `Rows`, `size` tokens wide, of results of `_encode`."""
-  starts, texts_ = zip(*found)
+  starts, texts_ = zip(*pairs)
   ends = np.array([len(text) for text in texts_], np.int32)
   tokens = np.full((len(ends), size), types.PAD, np.int32)
   tokens[np.arange(size) < ends[:, None]] = np.concatenate(texts_)
@@ -223,6 +223,6 @@ def _pad(found, size):
 
 def _some(rng, rows_, fits, length, share):
   """Draws `share` random rows of those that fit; none if none does."""
-  found = np.flatnonzero(fits)
-  return batch(rows_, rng.choice(found, round(share) if len(found) else 0),
+  fitting = np.flatnonzero(fits)
+  return batch(rows_, rng.choice(fitting, round(share) if len(fitting) else 0),
                length)

@@ -64,15 +64,15 @@ def read(folder, name, split) -> list[tuple[str, str]]:
     raise FileNotFoundError(
         f"No file '{path}' of preferences: --config.corpus={str(folder)!r} "
         f"must be a folder with {name}.")
-  found = [tuple(records.field(record, side) for side in _SIDES)
+  pairs = [tuple(records.field(record, side) for side in _SIDES)
            for record in records.load(str(path), name="preferences")]
-  found = [
-      pair for pair in found
+  pairs = [
+      pair for pair in pairs
       if python_corpus.split_of(os.path.commonprefix(pair), _STRIDE) == split
   ]
-  if not found:
+  if not pairs:
     raise ValueError(f"'{path}' has no {split} dialogue.")
-  return found
+  return pairs
 
 
 def encode(tokenizer, text: str) -> list[int]:

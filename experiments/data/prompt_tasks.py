@@ -102,19 +102,19 @@ def _examples(config, pair, now):
   for name in task.metrics:
     _check_name(f"tasks.{config.task}.metrics", name,
                 tuple(text_metrics.CORPUS))
-  found = _records(config, task)
-  form = prompt_templates.layout(task, found[0])
+  loaded = _records(config, task)
+  form = prompt_templates.layout(task, loaded[0])
   encode = encoder(config, pair.tokenizer, form, now)
   longest = room(config, pair)
   prompts, references, categories = [], [], []
-  shortened, left_out, kind = 0, 0, _category_of(task)
-  for i in _order(config, [*map(kind, found)]):
+  shortened, left_out, category = 0, 0, _category_of(task)
+  for i in _order(config, [*map(category, loaded)]):
     if len(prompts) == config.prompts:
       break
-    values = prompt_templates.values(form, found[i])
+    values = prompt_templates.values(form, loaded[i])
     encoding = encode(values)
     if not encoding.ids:
-      raise ValueError(f"{found[i].where}: its prompt is empty.")
+      raise ValueError(f"{loaded[i].where}: its prompt is empty.")
     tokens = prompt_templates.shorten(encoding, longest, config.too_long)
     if tokens is None:
       left_out += 1
@@ -122,8 +122,8 @@ def _examples(config, pair, now):
     shortened += len(tokens) < len(encoding.ids)
     prompts.append(tokens)
     references.append(prompt_templates.answer(form, values).strip())
-    categories.append(kind(found[i]))
-  note = _note(config, len(found), len(prompts), shortened, left_out, longest)
+    categories.append(category(loaded[i]))
+  note = _note(config, len(loaded), len(prompts), shortened, left_out, longest)
   if len(prompts) < config.prompts:
     raise ValueError(f"prompts={config.prompts} are too many. {note}")
   return Examples(
@@ -137,14 +137,14 @@ def _records(config, task):
   data = config.data
   if not data and task.get("file"):
     data = str(_FILES / task.file)
-  found = records.load(data, task.get("dataset"))
+  rows = records.load(data, task.get("dataset"))
   if config.category:
-    found = _of_category(found, config.category)
+    rows = _of_category(rows, config.category)
   elsewhere = task.get("placeholder")
-  left = [x for x in found if not elsewhere
+  left = [x for x in rows if not elsewhere
           or elsewhere not in json.dumps(x.value, default=str)]
   if not left:
-    raise ValueError(f"data={data!r}: all {len(found)} examples refer to other "
+    raise ValueError(f"data={data!r}: all {len(rows)} examples refer to other "
                      f"data sets ('{task.placeholder} ...'): the tool of the "
                      "data set has to fill them in first.")
   return left
@@ -175,12 +175,12 @@ def _category_of(task):
   return of_record
 
 
-def _of_category(found, category):
-  kinds = [records.field(record, "category") for record in found]
+def _of_category(loaded, category):
+  kinds = [records.field(record, "category") for record in loaded]
   if category not in kinds:
     raise ValueError(f"category={category!r} is not one of "
                      f"{', '.join(map(repr, dict.fromkeys(kinds)))}.")
-  return [record for record, kind in zip(found, kinds) if kind == category]
+  return [record for record, own in zip(loaded, kinds) if own == category]
 
 
 def encoder(config, tokenizer, form, now=None):
@@ -214,10 +214,10 @@ def positions(pair, max_new_tokens, method=None):
               if model and model.max_length), default=math.inf)
 
 
-def _note(config, found, used, shortened, left_out, longest):
-  kind = f" of category {config.category}" if config.category else ""
+def _note(config, count, used, shortened, left_out, longest):
+  category = f" of category {config.category}" if config.category else ""
   line = (f"Task {config.task}: {used} prompts of the first {used + left_out} "
-          f"of {found} examples{kind}, in an order drawn with seed "
+          f"of {count} examples{category}, in an order drawn with seed "
           f"{config.seed}"
           + (", each category in turn" if config.balanced else ""))
   if longest is None:

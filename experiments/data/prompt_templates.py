@@ -12,9 +12,9 @@ def layout(task, record):
   formats = sorted(task.formats.values(), key=lambda x: -len(x.fields))
   if len(formats) == 1:  # Missing fields are reported when they are read.
     return formats[0]
-  for found in formats:
-    if all(records.has(record, path) for path in found.fields.values()):
-      return found
+  for format_ in formats:
+    if all(records.has(record, path) for path in format_.fields.values()):
+      return format_
   wanted = " or ".join(
       "(" + ", ".join(repr(path) for path in x.fields.values()) + ")"
       for x in formats)
@@ -29,30 +29,30 @@ def values(form, record) -> dict[str, str]:
           for name, path in form.fields.items()}
 
 
-def plain(form, found) -> str:
+def plain(form, layout_) -> str:
   """Makes a prompt for a model that continues text; examples come first."""
   shots = [question(form, shot) + answer(form, shot) + form.get("between", "")
            for shot in form.get("shots", ())]
-  return "".join([*shots, question(form, found)])
+  return "".join([*shots, question(form, layout_)])
 
 
-def messages(form, found, system="") -> list[dict[str, str]]:
+def messages(form, layout_, system="") -> list[dict[str, str]]:
   """Makes messages for a chat model; examples are earlier turns."""
   chat = [{"role": "system", "content": system}] if system else []
   for shot in form.get("shots", ()):
     chat += [{"role": "user", "content": question(form, shot).strip()},
              {"role": "assistant", "content": answer(form, shot).strip()}]
-  return [*chat, {"role": "user", "content": question(form, found).strip()}]
+  return [*chat, {"role": "user", "content": question(form, layout_).strip()}]
 
 
-def question(form, found) -> str:
+def question(form, layout_) -> str:
   """Makes the prompt of one record, without examples."""
-  return _filled("template", form.template, form, found)
+  return _filled("template", form.template, form, layout_)
 
 
-def answer(form, found) -> str:
+def answer(form, layout_) -> str:
   """Makes the answer to one record; "" if the format has no answers."""
-  return _filled("answer", form.get("answer", ""), form, found)
+  return _filled("answer", form.get("answer", ""), form, layout_)
 
 
 def shorten(encoding, longest, side):
@@ -70,13 +70,13 @@ def shorten(encoding, longest, side):
   return head + ids[len(ids) - longest + len(head):]
 
 
-def _filled(what, template, form, found):
+def _filled(what, template, form, layout_):
   """Fills in a template; an empty field is dropped together with its frame."""
   frames = form.get("frames", {})
   framed = {name: frames[name].format(text) if text and name in frames else text
-            for name, text in found.items()}
+            for name, text in layout_.items()}
   try:
     return template.format_map(framed)
   except (KeyError, IndexError, ValueError) as e:
     raise ValueError(f"{what}={template!r} is not a template of the fields "
-                     f"{', '.join(found)}: {e!r}.") from e
+                     f"{', '.join(layout_)}: {e!r}.") from e

@@ -39,13 +39,13 @@ def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
   if split not in (TRAIN, HELD_OUT):
     raise ValueError(f"split={split!r} is not one of {[TRAIN, HELD_OUT]}.")
   root = pathlib.Path(root or sysconfig.get_path("stdlib"))
-  found = [(name, path) for name, path in _paths(root)
+  paths = [(name, path) for name, path in _paths(root)
            if split_of(name) == split]
-  if not found:
+  if not paths:
     raise FileNotFoundError(
         f"No {split} module (*.py) under '{root}': the corpus is Python "
         "source, by default that of the standard library.")
-  return [(name, path.read_text("utf-8", "replace")) for name, path in found]
+  return [(name, path.read_text("utf-8", "replace")) for name, path in paths]
 
 
 def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
@@ -72,33 +72,33 @@ def passages(tokenizer, count: int, length: int, seed: int,
   # A larger `count` extends a smaller one.
   lines = [(i, start) for i, text in enumerate(texts)
            for start in _line_starts(text)]
-  found = []
+  chosen = []
   for line in np.random.default_rng(seed).permutation(len(lines)):
-    if len(found) == count:
+    if len(chosen) == count:
       break
     i, start = lines[line]
     # Encode enough text for `length` tokens, not all of a long module.
     text = texts[i][start:start + _LONGEST_TOKEN * length]
     tokens = tokenizer.encode(text).ids[:length]
-    if len(tokens) == length and tokens not in found:
-      found.append(tokens)
-  if len(found) < count:
+    if len(tokens) == length and tokens not in chosen:
+      chosen.append(tokens)
+  if len(chosen) < count:
     raise ValueError(
         f"prompts={count} are asked for, but the corpus has only "
-        f"{len(found)} different passages of {length} tokens.")
-  return found
+        f"{len(chosen)} different passages of {length} tokens.")
+  return chosen
 
 
 def _paths(root):
   """Returns (dotted name, path) of all modules under a folder, by name."""
-  found = []
+  paths = []
   for path in root.rglob("*.py"):
     parts = path.relative_to(root).with_suffix("").parts
     if not _LEFT_OUT.intersection(parts) and "-" not in "".join(parts):
       if len(parts) > 1 and parts[-1] == "__init__":
         parts = parts[:-1]
-      found.append((".".join(parts), path))
-  return sorted(found)
+      paths.append((".".join(parts), path))
+  return sorted(paths)
 
 
 def _line_starts(text):

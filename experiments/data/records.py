@@ -22,14 +22,14 @@ def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
   # `split` for `datasets`. `name` is the field or flag of `data`.
   if data and not data.startswith(hub.PREFIX):
     try:
-      found = _of_file(pathlib.Path(data), by_line)
+      loaded = _of_file(pathlib.Path(data), by_line)
     except OSError as e:
       raise ValueError(f"{name}={data}: {e.strerror}.") from e
   else:
-    found = _of_hub(data.removeprefix(hub.PREFIX), dataset)
-  if not found:
+    loaded = _of_hub(data.removeprefix(hub.PREFIX), dataset)
+  if not loaded:
     raise ValueError(f"{name}={data!r} is empty: an example is needed.")
-  return found
+  return loaded
 
 
 def field(record: Record, path: str) -> str:
@@ -52,7 +52,7 @@ def texts(data, name="data") -> list[str]:
 
 
 def find(record: Record, path: str) -> Any:
-  """Returns the value at a path; arguments and errors are those of `field`."""
+  """Returns the value at a path; arguments and errors as in `field`."""
   value = record.value
   for part in path.split(".") if path else ():
     try:
@@ -80,7 +80,7 @@ def contents(value) -> str:
 
 
 def _of_file(path, by_line):
-  kind = pathlib.Path(path.stem) if path.suffix == ".gz" else path
+  inner = pathlib.Path(path.stem) if path.suffix == ".gz" else path
   try:
     data = path.read_bytes()
     if path.suffix == ".gz":
@@ -90,15 +90,15 @@ def _of_file(path, by_line):
     raise ValueError(f"'{path}' cannot be read: {e}.") from e
   if not text.strip():
     return []
-  if kind.suffix == ".json":
+  if inner.suffix == ".json":
     values = _parsed(f"'{path}'", text).value
     if not isinstance(values, list):
       raise ValueError(f"'{path}' is of type {type(values).__name__}: a list "
                        "of examples is needed.")
     return [Record(f"'{path}', item {i}", value)
             for i, value in enumerate(values, 1)]
-  if by_line or kind.suffix == ".jsonl":
-    make = _parsed if kind.suffix == ".jsonl" else Record
+  if by_line or inner.suffix == ".jsonl":
+    make = _parsed if inner.suffix == ".jsonl" else Record
     # Not splitlines, which also splits at characters that JSON may contain.
     lines = text.replace("\r\n", "\n").split("\n")
     return [make(f"'{path}', line {i}", line)

@@ -68,26 +68,26 @@ def read(path: str, limit: int = 0) -> list[SchemaTask]:
   # `data` and `valid`), and perhaps `name`.
   data = pathlib.Path(path).read_bytes()
   text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-  found = []
+  tasks = []
   for number, line in enumerate(text.decode("utf-8").splitlines(), 1):
-    if limit and len(found) == limit:
+    if limit and len(tasks) == limit:
       break
     try:
       entry = json.loads(line)
       tests = [(x["data"], bool(x["valid"])) for x in entry["tests"]]
-      found.append(SchemaTask(
+      tasks.append(SchemaTask(
           str(entry.get("name", number)), entry["schema"],
           [x for x, valid in tests if valid],
           [x for x, valid in tests if not valid], features_of(entry["schema"])))
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f"{path}, line {number}: an object with 'schema' and "
                        f"'tests' of 'data' and 'valid' is needed: {e}.") from e
-  return found
+  return tasks
 
 
 def features_of(schema) -> tuple[str, ...]:
   """Returns the keywords of a schema, sorted; formats by their names."""
-  found: set[str] = set()
+  features: set[str] = set()
 
   def visit(node):
     if isinstance(node, list):
@@ -97,17 +97,17 @@ def features_of(schema) -> tuple[str, ...]:
       return
     for keyword, value in node.items():
       if keyword in _PROPERTIES and isinstance(value, dict):
-        found.add(keyword)
+        features.add(keyword)
         for x in value.values():
           visit(x)
       elif keyword in _KEYWORDS:
         named = keyword == "format" and isinstance(value, str)
-        found.add(f"format:{value}" if named else keyword)
+        features.add(f"format:{value}" if named else keyword)
         if keyword not in ("enum", "const"):
           visit(value)
 
   visit(schema)
-  return tuple(sorted(found))
+  return tuple(sorted(features))
 
 
 _PROPERTIES = ("properties", "patternProperties", "$defs", "definitions",

@@ -18,9 +18,9 @@ from experiments.data import records
 from models.text import tokenizer_files
 from models.text import tokenizers
 
-# A file that is one text is cut into so many parts, of whole lines.
+# A file that is one text is cut into this many parts, of whole lines.
 _PARTS = 64
-# One document in so many is held out.
+# One document in this many is held out.
 _STRIDE = 16
 
 
@@ -86,7 +86,7 @@ def _tokens(config, tokenizer, split):
   """Returns the stream of a split, `[n]` int32."""
   end = tokenizers.eos_id(tokenizer)
   if config.dialogues:
-    # All chosen ones first, so that those of a pair are far from each other.
+    # All chosen ones first, so that the texts of a pair are far apart.
     return np.array([token for side in zip(*_pairs(config, split))
                      for text in side for token in [
                          *preference_pairs.encode(tokenizer, text), end]],
@@ -100,7 +100,7 @@ def _tokens(config, tokenizer, split):
 
 
 def has_file(config) -> bool:
-  """Returns whether the streams are not those of Python modules."""
+  """Returns whether the streams come from a file, not from Python modules."""
   return bool(config.dialogues) or bool(config.corpus) and pathlib.Path(
       config.corpus).is_file()
 

@@ -31,16 +31,16 @@ def compile_(traced, platform="tpu"):
   except jax.errors.JaxRuntimeError as e:
     if _NO_TILE in str(e):
       return lowered.compile(_CUBLAS)
-    found = _TOO_LARGE.search(str(e))
-    if not found:
+    match = _TOO_LARGE.search(str(e))
+    if not match:
       raise
     raise launch.UserError(
-        f"it does not fit: {found[1]} More of --mesh=model:N, a smaller "
+        f"it does not fit: {match[1]} More of --mesh=model:N, a smaller "
         "--batch or shorter texts are needed.") from e
 
 
 def memory(compiled) -> Memory:
   """Returns the `Memory` that a `jax.stages.Compiled` needs."""
-  found = compiled.memory_analysis()
-  return Memory(found.argument_size_in_bytes, found.temp_size_in_bytes,
-                found.output_size_in_bytes, found.generated_code_size_in_bytes)
+  sizes = compiled.memory_analysis()
+  return Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes,
+                sizes.output_size_in_bytes, sizes.generated_code_size_in_bytes)

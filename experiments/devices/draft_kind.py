@@ -1,7 +1,7 @@
 """The contract of what drafts: a record that is parsed once from `--draft`.
 
-A kind of drafts is a file of `experiments.devices.drafts`, with a subclass of
-`Draft`. `model_pair` and `mesh` ask the record, and never what kind it is. What
+A type of drafts is a file of `experiments.devices.drafts`, with a subclass of
+`Draft`. `model_pair` and `mesh` ask the record, and never its type. What
 does not exist or fit is a `UserError`, an `OSError` or a `ValueError`.
 """
 
@@ -22,7 +22,7 @@ from models.folders import hub
 from models.transformer import quantization
 
 _AUTO, _ON, _OFF = "auto", "on", "off"
-# So many layers are unrolled in any case.
+# Up to this many layers are unrolled in any case.
 FEW_LAYERS = 8
 _SCAN = flags.DEFINE_enum(
     "scan_layers", _AUTO, [_AUTO, _ON, _OFF],
@@ -68,11 +68,11 @@ class Opened(NamedTuple):
   start: Any = None  # a `start_tables.StartTable`, or None
 
 
-class Place(NamedTuple):
+class Placing(NamedTuple):
   """Where parameters are read to: one device, or a mesh."""
   read: Callable[..., Any]  # `(name, dtype, weights) -> parameters` of a model
-  # `(load, shapes) -> parameters`, those of `load()` on all devices; only their
-  # shapes where none are read.
+  # `(load, shapes) -> parameters`, `load()`'s on all devices; only their shapes
+  # where none are read.
   replicate: Callable[..., Any]
   # `(lm, config) -> lm`, as it computes there.
   model: Callable[..., dj.LanguageModel]
@@ -98,7 +98,7 @@ class Draft:
 
   @property
   def of_target(self) -> bool:
-    """Whether its parameters are those of the target."""
+    """Whether its parameters are the target's."""
     return False
 
   def saved_weights(self, target) -> str:
@@ -127,14 +127,14 @@ class Draft:
     """Opens the draft; no parameters are read."""
     return Opened(target.lm, target.params)
 
-  def load(self, pair, place: Place):
-    """Returns a pair, whose target has parameters, with those of the draft."""
-    del place
+  def load(self, pair, placing: Placing):
+    """Returns a pair, whose target has parameters, with the draft's."""
+    del placing
     return pair
 
-  def on_mesh(self, pair, place: Place):
+  def on_mesh(self, pair, placing: Placing):
     """Returns the pair whose draft computes on a mesh; see `load`."""
-    del place
+    del placing
     return pair
 
   def architecture(self, source: Source) -> transformer.Config | None:
@@ -168,12 +168,12 @@ class OfTarget(Draft):
             f"{field}={value!r}: draft={self.name!r} has the parameters of the "
             f"target; leave it {of_target!r} or ''.")
 
-  def load(self, pair, place):
+  def load(self, pair, placing):
     return pair._replace(draft_params=pair.target_params)
 
-  def on_mesh(self, pair, place):
+  def on_mesh(self, pair, placing):
     config = pair.source.architecture()
-    return pair._replace(draft=place.model(self.model(config), config))
+    return pair._replace(draft=placing.model(self.model(config), config))
 
 
 def counted(name: str, prefix: str, digits: int, unit: str,
@@ -197,10 +197,10 @@ def needs_draft(method) -> bool:
 def architecture(name, dtype="", weights=quantization.DTYPE):
   """Returns a model's `transformer.Config`; no parameter is read."""
   # `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
-  found = checkpoints.architecture(launch.model_folder(name))
-  return dataclasses.replace(found, dtype=dtype or found.dtype,
+  config = checkpoints.architecture(launch.model_folder(name))
+  return dataclasses.replace(config, dtype=dtype or config.dtype,
                              weights=weights,
-                             scan_layers=scans_layers(found))
+                             scan_layers=scans_layers(config))
 
 
 def scans_layers(config) -> bool:

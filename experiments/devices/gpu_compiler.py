@@ -17,7 +17,7 @@ _GB = 10**9
 # Bytes of memory that programs can use, and by data sheet bytes per second.
 _GPUS = {"h100": (79 * 2**30, 3352 * _GB), "h200": (139 * 2**30, 4800 * _GB)}
 _NAME = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
-# Both are of compute capability 9.0, with cores of the same kind and number.
+# Both are of compute capability 9.0, with equally many cores of one type.
 _HOPPER = """
 gpu_device_info {{
   threads_per_block_limit: 1024
@@ -47,15 +47,15 @@ device_description_str: "NVIDIA {name}"
 
 
 class Gpu(NamedTuple):
-  """A kind of GPU: bytes of its memory, bytes per second that it reads."""
+  """A model of GPU: bytes of its memory, bytes per second that it reads."""
   memory: int
   bandwidth: int
 
 
-def kind(name) -> Gpu | None:
+def model(name) -> Gpu | None:
   """Returns the GPU that `--devices` names; None if it names none."""
-  found = _NAME.fullmatch(name.lower())
-  return Gpu(*_GPUS[found[1]]) if found and found[1] in _GPUS else None
+  match = _NAME.fullmatch(name.lower())
+  return Gpu(*_GPUS[match[1]]) if match and match[1] in _GPUS else None
 
 
 def devices(name):
@@ -69,7 +69,7 @@ def devices(name):
   # Leave a GPU of this machine alone.
   jax.config.update("jax_platforms", "cpu")
   kernels.compile_for("gpu")
-  gpu, _, first, second = kind(name), *_NAME.fullmatch(name.lower()).groups()
+  gpu, _, first, second = model(name), *_NAME.fullmatch(name.lower()).groups()
   count = int(first) * int(second or 1)
   description = _HOPPER.format(name=name.split(":")[0].upper(),
                                **gpu._asdict())

@@ -52,11 +52,11 @@ def of_step(text) -> list[Kernel]:
 
 
 def _parse(text):
-  return {found[1]: [
+  return {match[1]: [
       _Instruction(x[1], x[2], x[3], tuple(re.findall(r"%([^\s,)]+)", x[4])),
                    x[5] or "")
-      for x in _INSTRUCTION.finditer(found[0])]
-          for found in _COMPUTATION.finditer(text)}
+      for x in _INSTRUCTION.finditer(match[0])]
+          for match in _COMPUTATION.finditer(text)}
 
 
 def _num_bytes(kernels):
@@ -64,17 +64,17 @@ def _num_bytes(kernels):
 
 
 def _kernels(program, name):
-  found = []
+  sizes = []
   shapes = {x.name: _size(x.shape) for x in program[name]}
   for x in program[name]:
     inner = [_kernels(program, called) for called in _inner(x)]
     if inner:
       trips = _TRIPS.search(x.rest) if x.opcode == "while" else None
-      found += max(inner, key=_num_bytes) * int(trips[1] if trips else 1)
+      sizes += max(inner, key=_num_bytes) * int(trips[1] if trips else 1)
     elif x.opcode not in _FREE and not x.opcode.endswith("-done"):
-      found.append(Kernel(x.name, x.opcode, x.shape,
+      sizes.append(Kernel(x.name, x.opcode, x.shape,
                           _moved(program, x, shapes)))
-  return found
+  return sizes
 
 
 def _inner(instruction):

@@ -54,7 +54,7 @@ class Need(NamedTuple):
 
 
 def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
-  """Raises `UserError` unless a run, as of `estimate`, fits on a device."""
+  """Raises `UserError` unless a run, as in `estimate`, fits on a device."""
   if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
     return
   there = device_memory(jax.local_devices()[0])
@@ -68,7 +68,7 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
 
 
 def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
-  """Returns False if a run is known not to fit; arguments as of `estimate`."""
+  """Returns False if a run is known not to fit; arguments as in `estimate`."""
   there = device_memory(jax.local_devices()[0])
   return there is None or there >= sum(
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
@@ -80,7 +80,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
   # The parameters of the pair may be shapes. `kinds` are pairs or decoders, one
   # after the other; `width` is the P tokens of the longest prompt, `shared` are
   # those that all prompts begin with.
-  decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
+  decoders = [tree_decoder.as_decoder(program) for program in kinds]
   slots = most_slots(kinds, width, max_new_tokens, shared)
   models = [(pair.target, pair.target_params)]
   drafts = any(decoder.needs_draft for decoder in decoders)
@@ -107,18 +107,18 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
       for x, rows in _caches(lm, batch, slots, shared, ways))
   return Need(
       of_target // ways.layers + (all_weights - of_target) // own,
-      caches + max(_bytes(_carry(pair, kind, batch, width, slots))
-                   for kind in kinds) // ways.rows,
+      caches + max(_bytes(_carry(pair, program, batch, width, slots))
+                   for program in kinds) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 
 
 def most_slots(kinds, width, max_new_tokens, shared=0) -> int:
-  """Returns the most slots of a cache in a run; arguments as of `estimate`."""
+  """Returns the most slots of a cache in a run; arguments as in `estimate`."""
   return max(prefill.capacity(
-      width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead,
-      shared) for kind in kinds)
+      width, max_new_tokens + tree_decoder.as_decoder(program).max_slots_ahead,
+      shared) for program in kinds)
 
 
 def device_memory(device) -> int | None:
@@ -130,14 +130,14 @@ def device_memory(device) -> int | None:
   return limit
 
 
-def nodes(kind):
+def nodes(program):
   """Returns the most nodes that a call scores, and a model drafts from."""
-  if isinstance(kind, dj.Pair):
-    return (1 + tree.num_nodes(kind.drafter.layout),
-            draft_levels.num_distributions(kind.drafter))
+  if isinstance(program, dj.Pair):
+    return (1 + tree.num_nodes(program.drafter.layout),
+            draft_levels.num_distributions(program.drafter))
   # Searches score a token of each beam, and write no slots ahead.
-  return max(kind.max_slots_ahead,
-             1) * kind.max_samples_per_node, kind.max_slots_ahead
+  return max(program.max_slots_ahead,
+             1) * program.max_samples_per_node, program.max_slots_ahead
 
 
 def _cache(lm, batch, slots):
@@ -158,13 +158,13 @@ def _updates(cache, nodes):
                         ).features.get(types.UPDATES) if cache.states else None
 
 
-def _carry(pair, kind, batch, width, slots):
+def _carry(pair, program, batch, width, slots):
   """Returns the shapes of what a drafter carries; None for nothing."""
-  if not isinstance(kind, dj.Pair):
+  if not isinstance(program, dj.Pair):
     return None
   shape = jax.ShapeDtypeStruct
   count, text = shape((batch,), jnp.int32), (batch, slots)
-  drafts = kind.drafter.calls > 0
+  drafts = program.drafter.calls > 0
   context = dj.Context(
       target=pair.target, target_params=pair.target_params,
       draft=pair.draft if drafts else None,
@@ -180,7 +180,7 @@ def _carry(pair, kind, batch, width, slots):
       target_cache=_cache(pair.target, batch, slots),
       draft_cache=(_cache(pair.draft, batch, slots) if drafts and
                    types.has_cache(pair.draft) else None))
-  return jax.eval_shape(kind.drafter.init, context, state).carry
+  return jax.eval_shape(program.drafter.init, context, state).carry
 
 
 def _bytes(arrays):
@@ -192,8 +192,8 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
   """Returns `times` the bytes of the largest array of a forward."""
   # Without `logits` only the block is asked for.
   def forward(params, fresh, cache, block, mask):
-    found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
-    return found if logits else found[1]
+    result = lm.forward(params, fresh, fresh, cache, block, 0, mask)
+    return result if logits else result[1]
 
   shape = jax.ShapeDtypeStruct
   cache = _cache(lm, batch, slots)
@@ -208,7 +208,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
 
 
 def _used(jaxpr):
-  """Yields equations that results depend on, also those of inner programs."""
+  """Yields equations that results depend on, also in inner programs."""
   needed = set(map(id, jaxpr.outvars))
   for equation in reversed(jaxpr.eqns):
     if not needed.isdisjoint(map(id, equation.outvars)):

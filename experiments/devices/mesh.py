@@ -133,7 +133,7 @@ def _check_roles(pair, kinds):
   if jax.process_count() > 1:
     raise ValueError(f"--mesh={value()}: one process is needed, there are "
                      f"{jax.process_count()}.")
-  if not all(getattr(kind, "rounds", None) for kind in kinds):
+  if not all(getattr(program, "rounds", None) for program in kinds):
     raise ValueError(f"--mesh={value()}: --method=pearl or ssd is needed, "
                      "which draft while the target verifies.")
   if pair.drafts.of_target or pair.drafts.is_head or (
@@ -168,7 +168,7 @@ def from_flags(config, batch, count):
 
 
 def stand_ins(folder, config, shardings):
-  """Returns shapes and shardings in place of the parameters of a model."""
+  """Returns shapes and shardings instead of the parameters of a model."""
   del folder
   params = transformer.abstract_params(config)
   return jax.tree.map(
@@ -187,23 +187,23 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   # A head on the target's features is replicated, with what it keeps. `read` is
   # `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
   groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
-  place, source = _place_of(groups[0], read), pair.source
+  placing, source = _place_of(groups[0], read), pair.source
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
-  lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
-                   else transformer.language_model(config), config)
-  drafting = place if pair.drafts.of_target else _place_of(
+  lm = placing.model(transformer.with_features(config, pair.kept) if pair.kept
+                     else transformer.language_model(config), config)
+  drafting = placing if pair.drafts.of_target else _place_of(
       groups[1], read, functools.partial(mesh_shapes.draft_size, drafts))
   with launch.user_errors(OSError, ValueError):
     # Gather logits before cutting padding off: it may end on any device.
     pair = pair.drafts.on_mesh(pair._replace(target=vocab_alignment.cut(
         lm, pair.target.vocab_size), mesh=mesh), drafting)
-    return pair.drafts.load(pair._replace(target_params=place.read(*own)),
+    return pair.drafts.load(pair._replace(target_params=placing.read(*own)),
                             drafting)
 
 
 def _place_of(mesh, read, size_of=mesh_shapes.split_size):
-  """Returns a mesh as a `draft_kind.Place`."""
+  """Returns a mesh as a `draft_kind.Placing`."""
   # `size_of` is `(config, size of "model") -> devices that split layers`.
   def size(config):
     return size_of(config, mesh.shape[sharding.MODEL])
@@ -226,7 +226,7 @@ def _place_of(mesh, read, size_of=mesh_shapes.split_size):
         lm, whole=size(config) < mesh.shape[sharding.MODEL])._replace(
             reads_shared=not config.num_kv_heads % size(config))
 
-  return draft_kind.Place(read_split, replicate, model)
+  return draft_kind.Placing(read_split, replicate, model)
 
 
 def on_all(mesh, tree):
@@ -254,7 +254,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              rows=None, prefill_chunk=None, draft_sampling=None):
   """Calls `dj.generate` with a `ModelPair`, on one device or a mesh."""
   # On a mesh it is one program, in which each index of "data" has its own loop,
-  # which ends with its own rows; `steps` are those of the longest. Every
+  # which ends with its own rows; `steps` count the longest's. Every
   # process gets the whole result, on the host. What prompts `[B, P]` begin with
   # in common is kept once, as far as `pair.share` allows; on a mesh by each
   # index of "data".

@@ -39,25 +39,25 @@ def sizes(value, config, batch, count, groups=1):
 def axes(value):
   """Returns sizes of "data" and "model"; arguments and errors as in `sizes`."""
   parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
-  found = {part[1]: int(part[2]) for part in parts if part}
-  if (len(found) < len(parts) or not set(found) <= set(_AXES)
-      or 0 in found.values()):
+  sizes = {part[1]: int(part[2]) for part in parts if part}
+  if (len(sizes) < len(parts) or not set(sizes) <= set(_AXES)
+      or 0 in sizes.values()):
     raise ValueError(f"--mesh={value}: data:N, model:N, both with a comma "
                      f"between, or {AUTO} is needed.")
-  return [found.get(axis, 1) for axis in _AXES]
+  return [sizes.get(axis, 1) for axis in _AXES]
 
 
 def without_roles(value):
   """Returns whether a description has the axis "role", and the rest of it."""
   parts = value.split(",")
-  found = [part for part in parts if part.startswith(roles.ROLE)]
-  if found not in ([], [_ROLES]):
+  named = [part for part in parts if part.startswith(roles.ROLE)]
+  if named not in ([], [_ROLES]):
     raise ValueError(f"--mesh={value}: {_ROLES} is needed, one group of "
                      "devices for the target and one for the drafter; data and "
                      "model say how many each has.")
-  if not found:
+  if not named:
     return False, value
-  rest = [part for part in parts if part not in found]
+  rest = [part for part in parts if part not in named]
   return True, ",".join(rest) or f"{sharding.DATA}:1"
 
 
@@ -83,15 +83,15 @@ def _parsed(value, config, batch, count, groups):
 
 
 def _auto(config, batch, count):
-  found = [(data, model) for model in sharding.partition(config)
-           for data in range(1, count // model + 1) if not batch % data]
-  used = max(map(math.prod, found))
+  splits = [(data, model) for model in sharding.partition(config)
+            for data in range(1, count // model + 1) if not batch % data]
+  used = max(map(math.prod, splits))
   if used < count and jax.process_count() > 1:
     raise ValueError(
         f"--mesh={AUTO}: several processes use all {count} devices, but a "
         f"batch of {batch} rows and num_heads={config.num_heads} allow {used} "
         "at most.")
-  return sorted((shape for shape in found if math.prod(shape) == used),
+  return sorted((shape for shape in splits if math.prod(shape) == used),
                 reverse=True)
 
 
@@ -109,7 +109,7 @@ def draft_size(value, config, size):
 
 
 def split_size(config, size):
-  """Returns `size`, or 1 for layers that cannot be split over so many."""
+  """Returns `size`, or 1 for layers that cannot be split so."""
   return size if size in sharding.partition(config) else 1
 
 
@@ -156,14 +156,14 @@ def has_roles(mesh) -> bool:
 
 
 def arranged(devices, shape):
-  """Arranges devices; those of one index of "data" are near each other."""
+  """Arranges devices; one index of "data" has devices near each other."""
   # Allows what `jax.make_mesh` refuses: slices connected by a slower network,
   # such as the machines of a GPU cluster, and parts of the axes of a TPU slice
   # other than v5e. Rows exchange nothing, so they may be anywhere.
-  place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
-  devices = sorted(devices, key=place)
+  order = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
+  devices = sorted(devices, key=order)
   parts = [list(part) for _, part in
-           itertools.groupby(devices, lambda device: place(device)[0])]
+           itertools.groupby(devices, lambda device: order(device)[0])]
   data, model = shape
   if data * model < len(devices) or data % len(parts) or (
       len(set(map(len, parts))) > 1):

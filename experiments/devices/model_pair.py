@@ -34,7 +34,7 @@ class ModelPair(NamedTuple):
   draft: dj.LanguageModel | None
   draft_params: Any
   tokenizer: Any
-  parameter_ratio: float  # parameters of the draft over those of the target
+  parameter_ratio: float  # parameters of the draft over the target's
   eos_id: tuple[int, ...] | None = None  # tokens that end a text; None for none
   # Of the parameters; None for one device.
   mesh: jax.sharding.Mesh | None = None
@@ -61,8 +61,8 @@ def for_method(pair, method):
 
 def with_features(pair, methods):
   """Returns the pair; its target keeps features if a method reads them."""
-  if not any(kind.needs_features for method in methods
-             for kind in tree_decoder.decoders(method)):
+  if not any(decoder.needs_features for method in methods
+             for decoder in tree_decoder.decoders(method)):
     return pair
   config = pair.source.architecture()
   kept = (config.num_layers,)
@@ -115,16 +115,16 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     params = transformer.abstract_params(config)
     vocab_alignment.align(lm, None, tokenizers.used_size(
         tokenizer, lm.vocab_size))  # Which raises if it has too few.
-    found = draft.open(draft_kind.Target(source, folder, config, lm, params,
-                                         tokenizer))
+    opened = draft.open(draft_kind.Target(source, folder, config, lm, params,
+                                          tokenizer))
     for token in eos_id or ():
-      if not 0 <= token < found.target.vocab_size:
+      if not 0 <= token < opened.target.vocab_size:
         raise launch.UserError(f"'{folder}': eos_token_id={token}: 0 to "
-                               f"{found.target.vocab_size - 1} is allowed.")
+                               f"{opened.target.vocab_size - 1} is allowed.")
   return ModelPair(
-      found.target, found.target_params, found.draft, found.draft_params,
-      tokenizer, found.size / transformer.num_params(params), eos_id,
-      source=source, drafts=draft, kept=found.kept, start=found.start)
+      opened.target, opened.target_params, opened.draft, opened.draft_params,
+      tokenizer, opened.size / transformer.num_params(params), eos_id,
+      source=source, drafts=draft, kept=opened.kept, start=opened.start)
 
 
 def _check_devices():
@@ -146,10 +146,11 @@ def with_params(pair):
                             weights=weights)[1]
 
   source = pair.source
-  place = draft_kind.Place(read, lambda load, shapes: load(), lambda lm, *_: lm)
+  placing = draft_kind.Placing(
+      read, lambda load, shapes: load(), lambda lm, *_: lm)
   with launch.user_errors(OSError, ValueError):
     params = read(source.target, source.dtypes[0], source.weights[0])
-    return pair.drafts.load(pair._replace(target_params=params), place)
+    return pair.drafts.load(pair._replace(target_params=params), placing)
 
 
 def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):

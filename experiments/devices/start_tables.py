@@ -28,7 +28,7 @@ _SUFFIX = ".npz"
 
 
 class StartTable(NamedTuple):
-  """What drafters of a kind begin with."""
+  """What drafters of one family begin with."""
   kind: str  # one of `KINDS`
   params: dj.types.Params  # `draft_params` of such a method, see there
   path: str = ""  # file that it was read from; "" for none
@@ -39,24 +39,24 @@ def is_file(draft) -> bool:
   return str(draft).endswith(_SUFFIX)
 
 
-def make(kind: str, texts, vocab_size: int, branching: int = 8,
+def make(family: str, texts, vocab_size: int, branching: int = 8,
          buckets: int = 16384) -> StartTable:
   """Makes a start table of one of `KINDS` of texts, each `[T]` int32."""
-  # `branching` (successors that are kept) and `buckets` (of aded) are those of
-  # the method.
-  if kind == "suffix":
+  # `branching` (successors that are kept) and `buckets` (of aded) as in the
+  # method.
+  if family == "suffix":
     parts = [np.append(text, NONE) for text in texts]
-    return StartTable(kind, np.concatenate(parts)[:-1].astype(np.int32))
-  if kind == "token_recycling":
-    found = [(text[:-1], text[1:]) for text in texts]
-    return StartTable(kind, _most_frequent(found, vocab_size, branching)[0])
+    return StartTable(family, np.concatenate(parts)[:-1].astype(np.int32))
+  if family == "token_recycling":
+    pairs = [(text[:-1], text[1:]) for text in texts]
+    return StartTable(family, _most_frequent(pairs, vocab_size, branching)[0])
   # Few runs need it.
   from decoding_jax.speculation.drafters import trigram_table
-  found = [(trigram_table.bucket(text[:-2], text[1:-1], buckets), text[2:])
+  pairs = [(trigram_table.bucket(text[:-2], text[1:-1], buckets), text[2:])
            for text in texts]
-  tokens, counts = _most_frequent(found, buckets, branching)
+  tokens, counts = _most_frequent(pairs, buckets, branching)
   shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-  return StartTable(kind, (tokens, shares.astype(np.float32)))
+  return StartTable(family, (tokens, shares.astype(np.float32)))
 
 
 def save(path, table: StartTable, tokenizer):
@@ -70,31 +70,31 @@ def load(path: str, tokenizer) -> StartTable:
   """Reads a start table; raises `OSError`, or `ValueError` if it is none."""
   try:
     # Not by its name: numpy takes any file that is no archive for a pickle.
-    with zipfile.ZipFile(path), np.load(path) as found:
-      values = dict(found)
-    kind, vocabulary = str(values.pop("kind")), str(values.pop("vocabulary"))
+    with zipfile.ZipFile(path), np.load(path) as stored:
+      values = dict(stored)
+    family, vocabulary = str(values.pop("kind")), str(values.pop("vocabulary"))
     arrays = tuple(values[str(i)] for i in range(len(values)))
   except _DAMAGES as e:
     raise ValueError(f"draft='{path}' is not a start table, as experiments."
                      "convert --table writes it.") from e
-  if kind not in KINDS:
-    raise ValueError(f"draft='{path}' is a start table of {kind}: one of "
+  if family not in KINDS:
+    raise ValueError(f"draft='{path}' is a start table of {family}: one of "
                      f"{', '.join(KINDS)} is needed.")
   if vocabulary != _digest(tokenizer):
     raise ValueError(f"draft='{path}' was made with another tokenizer than the "
                      "target's: make it again by experiments.convert.")
   try:
-    _check_arrays(kind, arrays, tokenizers.size(tokenizer))
+    _check_arrays(family, arrays, tokenizers.size(tokenizer))
   except ValueError as e:
-    raise ValueError(f"draft='{path}' is a start table of {kind}: {e}") from e
-  return StartTable(kind, arrays if len(arrays) > 1 else arrays[0], path)
+    raise ValueError(f"draft='{path}' is a start table of {family}: {e}") from e
+  return StartTable(family, arrays if len(arrays) > 1 else arrays[0], path)
 
 
-def _check_arrays(kind, arrays, vocab_size):
-  needed = [f"{axes}-D {np.dtype(dtype)}" for axes, dtype in _ARRAYS[kind]]
-  found = [f"{x.ndim}-D {x.dtype}" for x in arrays]
-  if found != needed:
-    raise ValueError(f"its arrays are {', '.join(found) or '(none)'}; it needs "
+def _check_arrays(family, arrays, vocab_size):
+  needed = [f"{axes}-D {np.dtype(dtype)}" for axes, dtype in _ARRAYS[family]]
+  given = [f"{x.ndim}-D {x.dtype}" for x in arrays]
+  if given != needed:
+    raise ValueError(f"its arrays are {', '.join(given) or '(none)'}; it needs "
                      f"{', '.join(needed)}.")
   tokens, *shares = arrays
   if not tokens.size or tokens.min() < NONE or tokens.max() >= vocab_size:
@@ -138,7 +138,7 @@ def check(table: StartTable | None, method: dj.Method, lm: dj.LanguageModel):
 
 
 def described(table: StartTable) -> str:
-  """Returns a phrase about kind, shape and how much of a table is known."""
+  """Returns a phrase about family, shape and how much of a table is known."""
   tokens = jax.tree.leaves(table.params)[0]
   share = np.mean(tokens.reshape(len(tokens), -1)[:, 0] != NONE)
   return f"{table.kind}, {list(tokens.shape)}, {share:.0%} of it known"
@@ -153,11 +153,11 @@ def _digest(tokenizer):
   return hashlib.sha256(entries.encode()).hexdigest()[:16]
 
 
-def _most_frequent(found, size, count):
+def _most_frequent(seen, size, count):
   """Returns the `count` most frequent tokens after each key, and counts."""
-  # `found` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
+  # `seen` are (keys `[T]` below `size`, tokens `[T]`); results are `[size,
   # count]` int32, `NONE` where there are fewer, and float32.
-  keys, tokens = (np.concatenate(x).astype(np.int64) for x in zip(*found))
+  keys, tokens = (np.concatenate(x).astype(np.int64) for x in zip(*seen))
   base = tokens.max(initial=0) + 1
   pairs, counts = np.unique(keys * base + tokens, return_counts=True)
   keys, tokens = pairs // base, pairs % base

@@ -26,7 +26,7 @@ from models import transformer
 _NOWHERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_ACCELERATOR_TYPE": "v5litepod-4",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-# Memory of a device by its kind in GiB, by its specification.
+# Memory of a device by its model in GiB, by its specification.
 _GIB = {"TPU v5 lite": 16, "TPU v5": 95, "TPU v6 lite": 32}
 # Bytes of memory read in a cycle, by the specification.
 _BYTES = {"TPU v5 lite": 546, "TPU v5": 1580, "TPU v6 lite": 937}
@@ -75,7 +75,7 @@ def devices(name):
 
 
 def capacity(device) -> int | None:
-  """Returns the bytes of memory of a device; None for an unknown kind."""
+  """Returns the bytes of memory of a device; None for an unknown model."""
   size = _GIB.get(device.device_kind)
   return size and size * 2**30
 

@@ -35,7 +35,7 @@ def read(spec: str) -> dj.canvas.Method:
 def decoder(config, model, params, method, method_params=None, **more):
   """Returns `(keys, prompts, lengths) -> Filled` of a method.
 
-  `method_params` are those of Learn2PD; `**more`, of `dj.canvas.generate`,
+  `method_params` are Learn2PD's; `**more`, of `dj.canvas.generate`,
   replaces what the config says.
   """
   eos_id = canvas_tasks.WORDS.index(tokenizers.EOS)

@@ -68,16 +68,16 @@ def that_fit(pair, methods, points):
 
 
 def _fits(method, draft, most):
-  """Tells whether a head of `most` levels, or so many models, can draft."""
-  kind = method.sampled or method.greedy
-  if not isinstance(kind, dj.Pair):
+  """Tells whether a head of `most` levels, or `most` models, can draft."""
+  program = method.sampled or method.greedy
+  if not isinstance(program, dj.Pair):
     return True
   if most and draft_kind.needs_draft(method) and (
-      tree.depth(kind.drafter.layout) > most):
+      tree.depth(program.drafter.layout) > most):
     return False
-  if kind.drafter.draws != dj.Draws.OF_SEVERAL:
+  if program.drafter.draws != dj.Draws.OF_SEVERAL:
     return True
   try:
-    return bool(language_model.draft_calls(kind.drafter, draft))
+    return bool(language_model.draft_calls(program.drafter, draft))
   except ValueError:
     return False

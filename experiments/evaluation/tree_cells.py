@@ -35,7 +35,7 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
 
   def record(method, temperature, records, seconds):
     known = [r for r in records if r["temperature"] == temperature]
-    # Lengths of the first texts of the temperature, those of the baseline.
+    # Lengths of the baseline's texts, the first of the temperature.
     batches, rows = make_batches(expected=known[0]["emitted"] if known else
                                  None)
     result = _same(known, methods, method, temperature)

@@ -95,7 +95,7 @@ def short_names(names) -> dict[str, str]:
 def of_record(record, parameter_ratio, seed=0) -> dict:
   """Computes the reported figures of a record, as JSON values.
 
-  Those of `main`, and `log_prob` a token; `idle_share`, of the row-steps in
+  Figures of `main`, and `log_prob` a token; `idle_share`, of the row-steps in
   which a row had finished or only filled the batch; `acceptance_by_rank`, of
   siblings; and where drafts go on over calls, `mean_accepted`.
   """

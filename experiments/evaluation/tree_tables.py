@@ -207,7 +207,7 @@ where prompts share a batch.
   of a level, of those that accepted one of the level above.
 - MBSU: block efficiency / (1 + draft forwards a step x draft parameters /
   target parameters).
-- Speed-up: tokens/s over plain tokens/s, those of autoregressive decoding,
+- Speed-up: tokens/s over plain tokens/s, of autoregressive decoding,
   timed again in the course of each tree's run. Compilation is excluded, the
   prefill of prompts is not.
 - Standard errors: distance of the mean log-probability of the output from that

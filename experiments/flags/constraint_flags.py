@@ -59,7 +59,7 @@ _SHOWN = 80
 
 def apply(pair: model_pair.ModelPair, prompt_length: int, budget: int,
           grammars: bool = True) -> model_pair.ModelPair:
-  """Applies the processors that flags ask for, those of `grammars` or not."""
+  """Applies the processors that flags ask for, of `grammars` or without."""
   with launch.user_errors(ValueError, ImportError, OSError):
     grammar = grammars and _grammar(pair)
     processors = [

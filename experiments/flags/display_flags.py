@@ -28,7 +28,7 @@ _SVG = flags.DEFINE_string(
     "none.")
 TEXTS = flags.DEFINE_integer(
     "texts", 1, "Completions to show, with the diversity of all of them: beams "
-    "or samples of a method that searches, else one for each of so many keys.",
+    "or samples of a method that searches, else one for each of as many keys.",
     lower_bound=1)
 _REFERENCE = flags.DEFINE_string(
     "reference", "", "Text that a good completion is like: shows the BLEU of "
@@ -77,7 +77,7 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
   """Prints prompt and completion while they grow.
 
   Characters that a further token could still change are held back. `keys` and
-  `lengths` are `[1]`, `prompts` are `[1, P]`; `arguments` are those of
+  `lengths` are `[1]`, `prompts` are `[1, P]`; `arguments` as in
   `dj.stream`. Returns the `dj.Generation`, and a phrase about its time.
   """
   if pair.mesh is not None:
@@ -181,8 +181,8 @@ def _tokens(generate, out, lengths):
     for tokens, end in list(zip(beams[real], ends[real]))[:TEXTS.value]:
       yield tokens[:end]
     return
-  for found in (out, generate(TEXTS.value - 1)):
-    for tokens, end in zip(np.asarray(found.tokens), found.lengths):
+  for out_ in (out, generate(TEXTS.value - 1)):
+    for tokens, end in zip(np.asarray(out_.tokens), out_.lengths):
       yield tokens[int(lengths[0]):int(end)]
 
 

@@ -68,8 +68,8 @@ def recommended(target, sampling, penalties):
   with launch.user_errors(ValueError):
     # Without it transformers decodes greedily and ignores these fields.
     used = {**(sampling if setting("do_sample") else {}), **penalties}
-    found = {name: setting(name) for name in used}
-  wanted = [f"--{name}={value}" for name, value in found.items()
+    values = {name: setting(name) for name in used}
+  wanted = [f"--{name}={value}" for name, value in values.items()
             if value is not None and value != used[name]]
   if not wanted:
     return ""

@@ -70,10 +70,10 @@ def of_schema(schema, pieces, eos_id):
                        "install 'decoding_jax[llguidance]'.") from e
     reason = e
   try:
-    found = dj.processors.llguidance_engine.json_schema(schema, pieces, eos_id)
+    made = dj.processors.llguidance_engine.json_schema(schema, pieces, eos_id)
   except ValueError as e:
     raise ValueError(f"{reason} Nor does llguidance take it: {e}") from e
-  return _host(found, f"{LLGUIDANCE}, since there is no automaton: {reason}")
+  return _host(made, f"{LLGUIDANCE}, since there is no automaton: {reason}")
 
 
 def of_grammar(text, pieces, eos_id):
@@ -106,22 +106,22 @@ def _engine(name):
 def _automaton(make, what, pieces, eos_id, **options):
   begin = time.monotonic()
   if _CACHE.value:
-    found, was_there = dj.processors.stored(
+    automaton, was_there = dj.processors.stored(
         _CACHE.value, make, what, pieces, eos_id,
         least_seconds=_LEAST_SECONDS, **options)
   else:
-    found, was_there = make(what, pieces, eos_id, **options), False
+    automaton, was_there = make(what, pieces, eos_id, **options), False
   seconds = time.monotonic() - begin
   if seconds >= _LEAST_SECONDS or was_there:
     how = "read from disk" if was_there else "compiled"
-    _say(f"an automaton of {len(found.following)} states, {how} in "
+    _say(f"an automaton of {len(automaton.following)} states, {how} in "
          f"{seconds:.1f} s.")
-  return dj.processors.automaton(), found
+  return dj.processors.automaton(), automaton
 
 
-def _host(found, how):
+def _host(grammar, how):
   _say(how)
-  return dj.processors.host_grammar(), found
+  return dj.processors.host_grammar(), grammar
 
 
 def _say(line):
@@ -131,10 +131,10 @@ def _say(line):
 
 def report(params) -> str:
   """Returns a line on the time that a grammar took on the host, else ""."""
-  found = _applied(params, dj.processors.HostGrammar)
-  if found is None:
+  grammars = _applied(params, dj.processors.HostGrammar)
+  if grammars is None:
     return ""
-  times = dj.processors.host_times(found)
+  times = dj.processors.host_times(grammars)
   return (f"grammar on the host: {times.calls} calls, {times.masks} masks, "
           f"{1e3 * times.seconds / max(times.calls, 1):.2f} ms a call")
 
@@ -145,13 +145,13 @@ def ends(pair, texts) -> tuple[np.ndarray, np.ndarray]:
       (dj.processors.automaton(), dj.processors.Automaton,
        dj.processors.SparseAutomaton),
       (dj.processors.host_grammar(), dj.processors.HostGrammar)):
-    found = _applied(pair.target_params, *kinds)
-    if found is not None:
+    grammars = _applied(pair.target_params, *kinds)
+    if grammars is not None:
       break
   else:
     return (np.zeros(len(texts), bool),) * 2
   allowed = np.asarray(_allowed(
-      processor, multihost.on_host(found), np.asarray(texts),
+      processor, multihost.on_host(grammars), np.asarray(texts),
       pair.target.vocab_size))
   last = np.zeros(allowed.shape[1], bool)
   last[list(pair.eos_id)] = True

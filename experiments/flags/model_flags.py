@@ -58,10 +58,10 @@ def memory_budget() -> int | None:
   """Returns the bytes of `--memory_budget`; None for no limit."""
   if not _MEMORY.value:
     return None
-  found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]?I?B?)",
+  match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]?I?B?)",
                        _MEMORY.value.strip().upper())
-  size = (float(found[1]) * _UNITS[found[2]]
-          if found and found[2] in _UNITS else 0)
+  size = (float(match[1]) * _UNITS[match[2]]
+          if match and match[2] in _UNITS else 0)
   if not 1 <= size < math.inf:
     raise launch.UserError(
         f"--memory_budget={values.shortened(_MEMORY.value)}: a positive number "

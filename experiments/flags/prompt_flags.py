@@ -46,14 +46,14 @@ def _arguments():
   if not _ARGUMENTS.value:
     return None
   try:
-    found = json.loads(_ARGUMENTS.value)
+    arguments = json.loads(_ARGUMENTS.value)
   except (ValueError, RecursionError):
-    found = None
-  if not isinstance(found, dict) or "messages" in found:
+    arguments = None
+  if not isinstance(arguments, dict) or "messages" in arguments:
     raise launch.UserError(
         f"--{_ARGUMENTS.name}={_ARGUMENTS.value!r}: a JSON object is needed, "
         'such as \'{"enable_thinking": false}\', with no "messages".')
-  return found
+  return arguments
 
 
 def encode(prompt, tokenizer, target) -> list[int]:
@@ -78,18 +78,18 @@ def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
   encode_ = encoder(tokenizer, target, now)
   with launch.user_errors(ValueError):
     try:
-      found = records.load(path, by_line=True, name="--prompts")
+      loaded = records.load(path, by_line=True, name="--prompts")
     except OSError as e:
       raise ValueError(f"--prompts={path}: {e}") from e
-    return [_encoded(encode_, record, field) for record in found]
+    return [_encoded(encode_, record, field) for record in loaded]
 
 
 def _encoded(encode_, record, field):
   from experiments.data import records
   prompt = record.value
   if isinstance(prompt, dict):
-    found = records.find(record, field)
-    prompt = (found if CHAT.value and _is_chat(found)
+    value = records.find(record, field)
+    prompt = (value if CHAT.value and _is_chat(value)
               else records.field(record, field))
   elif not isinstance(prompt, str):
     raise ValueError(f"{record.where} is of type {type(prompt).__name__}: a "

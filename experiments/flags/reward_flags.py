@@ -27,7 +27,7 @@ class Judged(NamedTuple):
   constraints: Any = None  # Tree of `[1, ...]`.
 
   def arguments(self, pair, rows: int = 1) -> dict:
-    """Returns what `mesh.generate` and `dj.generate` take of so many rows."""
+    """Returns what `mesh.generate` and `dj.generate` take for `rows` rows."""
     return {"reward": self.reward,
             "reward_params": mesh.on_all(pair.mesh, self.params),
             "constraints": jax.tree.map(
@@ -49,12 +49,12 @@ def judged(pair: model_pair.ModelPair, prompt_length: int,
   from experiments.scoring import task_rewards  # If asked for.
   try:
     if name.startswith(_WORDS):
-      found = task_rewards.lexical([_concepts(name)], pair, budget)
+      reward = task_rewards.lexical([_concepts(name)], pair, budget)
     else:
-      found = _model(task_rewards, name, pair, prompt_length, budget)
+      reward = _model(task_rewards, name, pair, prompt_length, budget)
   except ValueError as e:
     raise launch.UserError(f"--reward={name!r}: {e}") from e
-  return Judged(found.reward, found.params, found.constraints)
+  return Judged(reward.reward, reward.params, reward.constraints)
 
 
 def line(out: dj.Generation) -> list[str]:
@@ -76,7 +76,7 @@ def _model(task_rewards, name, pair, prompt_length, budget):
 
 
 def _concepts(name):
-  found = [word.split("/") for word in name.removeprefix(_WORDS).split(",")]
-  if not all(map(all, found)):
+  concepts = [word.split("/") for word in name.removeprefix(_WORDS).split(",")]
+  if not all(map(all, concepts)):
     raise ValueError("words are needed, separated by commas.")
-  return found
+  return concepts

@@ -82,7 +82,7 @@ def _compiled(cells, known, workers, bar):
   """Compiles the next programs of cells; returns the seconds of each."""
   left = {x.program: x for x in cells if x.warm_up and x.program not in known}
   group = list(left.values())[:workers]
-  # Seconds of all programs so far predict those of the rest.
+  # Seconds of all programs so far predict the rest's.
   done = [x for x in known.values() if x is not None]
   minutes = sum(done) / len(done) * len(left) / workers / 60 if done else 0
   names = dict.fromkeys(str(next(iter(x.key.values()))) for x in group)

@@ -31,7 +31,7 @@ def fields(settings) -> dict[str, str]:
 def _device():
   environment = store.environment()
   counts = collections.Counter(environment["devices"])
-  devices = ", ".join(f"{n} x {kind}" for kind, n in counts.items())
+  devices = ", ".join(f"{n} x {model}" for model, n in counts.items())
   return (f"{devices}; {environment['cpus']} CPU cores, "
           f"{environment['kernels']} kernels; {environment['platform']}")
 

@@ -21,6 +21,7 @@ import ml_collections
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.app import text_tables
 from experiments.rivals import engines
 from experiments.rivals import gguf_export
@@ -28,7 +29,6 @@ from experiments.rivals import random_pair
 from experiments.rivals import subprocess_server
 from experiments.rivals import table_llama
 from models import checkpoints
-from models.testing import exactness
 
 # Tokens of the tables, and of a window.
 _VOCAB, _WINDOW = 6, 3
@@ -104,13 +104,13 @@ def p_value(texts, table_, window) -> float:
   counts = np.zeros((len(table_),) * (window + 1))
   np.add.at(counts, tuple(blocks.T), 1)
   observed, wanted, free = [], [], 0
-  for first, found in enumerate(counts):
+  for first, counted in enumerate(counts):
     probs = exactness.joint_distribution(table_, first, window)
-    expected = probs * found.sum()
-    if found[probs == 0].any():
+    expected = probs * counted.sum()
+    if counted[probs == 0].any():
       return 0.0
     often = expected >= _LEAST_EXPECTED
-    cells = [np.append(x[often], x[~often].sum()) for x in (found, expected)]
+    cells = [np.append(x[often], x[~often].sum()) for x in (counted, expected)]
     some = cells[1] > 0
     observed.append(cells[0][some])
     wanted.append(cells[1][some])
@@ -120,7 +120,7 @@ def p_value(texts, table_, window) -> float:
 
 
 def flatter(table_):
-  """Returns distributions near those of a table, which they are not."""
+  """Returns distributions near a table's, but different."""
   changed = table_**_FLATTER
   return changed / changed.sum(axis=-1, keepdims=True)
 
@@ -128,9 +128,9 @@ def flatter(table_):
 def _find(name, setting, folder, expected, target, seeds, length):
   prompts, ours = expected
   try:
-    found = _texts(name, setting, folder / "pair",
+    texts = _texts(name, setting, folder / "pair",
                    [(row, 0) for row in prompts.tolist()], ours.shape[1], 0.0)
-    equal = (np.cumprod(found == ours, axis=1)).sum()
+    equal = (np.cumprod(texts == ours, axis=1)).sum()
     drawn = _texts(name, setting, folder / "tables",
                    [([0], seed) for seed in seeds], length, 1.0)
   except (subprocess_server.Failure, OSError, ValueError) as e:
@@ -163,11 +163,11 @@ def _texts(name, setting, folder, requests, length, temperature):
                for prompt, seed in requests]
   finally:
     subprocess_server.stop(rival)
-  found = [x["tokens"][0] for x in answers]
-  if {len(x) for x in found} != {length}:
-    raise ValueError(f"texts of {json.dumps(sorted({*map(len, found)}))} "
+  tokens = [x["tokens"][0] for x in answers]
+  if {len(x) for x in tokens} != {length}:
+    raise ValueError(f"texts of {json.dumps(sorted({*map(len, tokens)}))} "
                      f"tokens: {length} were asked for.")
-  return np.array(found)
+  return np.array(tokens)
 
 
 def _ours(folder, vocab_size):

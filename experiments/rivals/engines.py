@@ -123,15 +123,15 @@ def prepare(name) -> pathlib.Path:
 
 def _installed(name):
   try:
-    found = json.loads((FOLDER / name / _DONE).read_text("utf-8"))
+    done = json.loads((FOLDER / name / _DONE).read_text("utf-8"))
   except (OSError, ValueError):
     return False
-  return found == list(ENGINES[name].requirements)
+  return done == list(ENGINES[name].requirements)
 
 
 def _run(name, *command):
-  found = subprocess.run(command, capture_output=True, text=True, check=False)
-  if found.returncode:
-    lines = [x for x in found.stderr.splitlines() if x.startswith("ERROR")]
-    reason = (lines or found.stderr.splitlines() or ["no reason was given"])[-1]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  if done.returncode:
+    lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
+    reason = (lines or done.stderr.splitlines() or ["no reason was given"])[-1]
     raise ValueError(f"{name} cannot be installed: {reason}")

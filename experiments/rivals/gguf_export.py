@@ -2,7 +2,7 @@
 
 Engines that read this format are fed token ids and give token ids, so that a
 text of token i needs no more than a name for it, "t" and its number. The
-tokenizer is of a kind without special tokens: none ends a text, and an engine
+tokenizer has no special tokens: none ends a text, and an engine
 that suppresses the end of a text suppresses nothing.
 """
 
@@ -47,9 +47,9 @@ def write(folder, path, weights) -> None:
   for name, tensor in tensor_files.tensors(folder).items():
     stem, _, suffix = name.rpartition(".")
     x = _paired(tensor.read().astype(np.float32), stem, fields)
-    kind = gguf.GGMLQuantizationType[_kind(x, KINDS[weights], gguf)]
+    dtype = gguf.GGMLQuantizationType[_kind(x, KINDS[weights], gguf)]
     writer.add_tensor(f"{names.get_name(stem)}.{suffix}",
-                      gguf.quantize(x, kind), raw_dtype=kind)
+                      gguf.quantize(x, dtype), raw_dtype=dtype)
   writer.write_header_to_file()
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
@@ -57,14 +57,14 @@ def write(folder, path, weights) -> None:
   os.replace(unfinished, path)
 
 
-def _add_metadata(writer, gguf, fields, kind):
+def _add_metadata(writer, gguf, fields, dtype):
   for name, setter in _FIELDS.items():
     getattr(writer, setter)(fields[name])
   for setter in ("add_key_length", "add_value_length",
                  "add_rope_dimension_count"):
     getattr(writer, setter)(fields["head_dim"])
   writer.add_file_type(
-      gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
+      gguf.LlamaFileType["ALL_F32" if dtype == "F32" else f"MOSTLY_{dtype}"])
   count = fields["vocab_size"]
   writer.add_tokenizer_model("rwkv")
   writer.add_token_list([f"t{i}" for i in range(count)])
@@ -81,9 +81,9 @@ def _paired(x, stem, fields):
   return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(x.shape))
 
 
-def _kind(x, kind, gguf):
-  block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0]
-  return "F32" if x.ndim < 2 or x.shape[-1] % block else kind
+def _kind(x, dtype, gguf):
+  block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype]][0]
+  return "F32" if x.ndim < 2 or x.shape[-1] % block else dtype
 
 
 def _gguf():

@@ -27,7 +27,7 @@ def config(folder) -> dict:
 
 def tensors(folder) -> dict[str, np.ndarray]:
   """Returns all tensors in float32; of tied ones also "lm_head.weight"."""
-  found = {}
+  arrays = {}
   for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
     data = np.memmap(path, np.uint8, mode="r")
     size = 8 + int(data[:8].view(np.uint64)[0])
@@ -38,6 +38,6 @@ def tensors(folder) -> dict[str, np.ndarray]:
       x = np.frombuffer(bytes(data[start:end]), _TYPES[about["dtype"]])
       if about["dtype"] == "BF16":
         x = (x.astype(np.uint32) << 16).view(np.float32)
-      found[name] = x.astype(np.float32).reshape(about["shape"])
-  found.setdefault("lm_head.weight", found["model.embed_tokens.weight"])
-  return found
+      arrays[name] = x.astype(np.float32).reshape(about["shape"])
+  arrays.setdefault("lm_head.weight", arrays["model.embed_tokens.weight"])
+  return arrays

@@ -35,10 +35,10 @@ def load(request):
   options = {"scheduler_config": scheduler, **_options(
       "f32" if request["weights"] == "float32" else "bf16", threads)}
   if request["setting"] == "assisted":
-    kind = "f32" if request["draft_dtype"] == "float32" else "bf16"
+    dtype = "f32" if request["draft_dtype"] == "float32" else "bf16"
     options["draft_model"] = genai.draft_model(
         _built(request, "draft", request["draft_dtype"]), "CPU",
-        **_options(kind, threads))
+        **_options(dtype, threads))
   if request["setting"] == "lookup":
     options["prompt_lookup"] = True
   pipeline = genai.LLMPipeline(
@@ -67,23 +67,23 @@ def generate(pipeline, request):
                                  openvino.Tensor(np.ones_like(ids)))
   peak_memory.reset()
   start = time.perf_counter()
-  found = pipeline.generate(inputs, config)
-  seconds, tokens = time.perf_counter() - start, list(found.tokens[0])
+  result = pipeline.generate(inputs, config)
+  seconds, tokens = time.perf_counter() - start, list(result.tokens[0])
   return {"tokens": [tokens], "seconds": seconds,
-          "target_calls": _calls(found, len(tokens), request["setting"]),
+          "target_calls": _calls(result, len(tokens), request["setting"]),
           "peak_bytes": peak_memory.peak()}
 
 
-def _calls(found, emitted, setting):
+def _calls(result, emitted, setting):
   if setting == "plain":
     return emitted
-  metrics = getattr(found, "extended_perf_metrics", None)
+  metrics = getattr(result, "extended_perf_metrics", None)
   return metrics and emitted - metrics.get_num_accepted_tokens()
 
 
-def _options(kind, threads):
-  return {"INFERENCE_PRECISION_HINT": kind, "INFERENCE_NUM_THREADS": threads,
-          "KV_CACHE_PRECISION": kind}
+def _options(dtype, threads):
+  return {"INFERENCE_PRECISION_HINT": dtype, "INFERENCE_NUM_THREADS": threads,
+          "KV_CACHE_PRECISION": dtype}
 
 
 def _built(request, side, weights):
@@ -114,7 +114,7 @@ def build(folder, eight_bits):
   config, weights = llama_files.config(folder), llama_files.tensors(folder)
   matrix = _matrix_8 if eight_bits else ops.constant
   ids, mask, positions, beams = inputs = [
-      ops.parameter(shape, kind, name=name) for name, kind, shape in (
+      ops.parameter(shape, dtype, name=name) for name, dtype, shape in (
           ("input_ids", np.int64, [-1, -1]),
           ("attention_mask", np.int64, [-1, -1]),
           ("position_ids", np.int64, [-1, -1]), ("beam_idx", np.int32, [-1]))]

@@ -5,7 +5,7 @@ table that both models have, and no layer writes there; the head reads from them
 the logits of a bigram distribution of low rank. The other channels are random,
 differ between the models, and depend on the whole context. Logits are linear in
 the scale of the final norm: two factors, one for the channels of the core and
-one for the others, are found such that the target's samples have the
+one for the others, are chosen such that the target's samples have the
 given perplexity, and both distributions the given overlap E sum min(t, d).
 """
 
@@ -62,24 +62,24 @@ def make(settings):
                for config, tree, (_, units) in zip(configs, params, parts)]
     del parts  # Several gigabytes, with a large vocabulary.
     texts = sample(*models_[0], settings.seed + number)
-    found = measure(models_, texts)
-    if abs(found["overlap"] - settings.overlap) <= TOLERANCE:
-      return *models_, found
+    measured = measure(models_, texts)
+    if abs(measured["overlap"] - settings.overlap) <= TOLERANCE:
+      return *models_, measured
   raise ValueError(f"overlap={settings.overlap}: on other texts it is "
-                   f"{found['overlap']:.3f}; another seed may do.")
+                   f"{measured['overlap']:.3f}; another seed may do.")
 
 
 def write(folder, settings):
   """Writes the pair of `make` into a folder; returns figures and settings."""
-  *models_, found = make(settings)
-  found["settings"] = settings.to_dict()
+  *models_, measured = make(settings)
+  measured["settings"] = settings.to_dict()
   with atomic.replacing(folder) as partial:
     for name, (config, params) in zip((TARGET, DRAFT), models_):
       (partial / name).mkdir()
       convert.write(partial / name,
                     dataclasses.replace(config, dtype=settings.dtype), params)
-    atomic.write_json(partial / METADATA, found)
-  return found
+    atomic.write_json(partial / METADATA, measured)
+  return measured
 
 
 def measure(models_, texts):
@@ -170,10 +170,10 @@ def _with_scales(settings, params, scales):
 
 def _parts(settings, config, params, texts):
   """Returns normalized logits `[R, T, V]` of core and rest, and scales."""
-  found = [_logits(config, _with_scales(settings, params, scales), texts)
-           for scales in ((1.0, 0.0), (0.0, 1.0))]
-  units = np.array([float(x.std(axis=-1).mean()) for x in found])
-  return [x / unit for x, unit in zip(found, units)], units
+  logits = [_logits(config, _with_scales(settings, params, scales), texts)
+            for scales in ((1.0, 0.0), (0.0, 1.0))]
+  units = np.array([float(x.std(axis=-1).mean()) for x in logits])
+  return [x / unit for x, unit in zip(logits, units)], units
 
 
 def _scales(settings, parts):
@@ -183,10 +183,10 @@ def _scales(settings, parts):
       *(scales[0] * x[0] + scales[1] * x[1] for x in (target, draft))))
   scales = np.array([1.0, 0.1], np.float32)
   for _ in range(2):
-    for place, figure, wanted in ((0, 1, settings.perplexity),
-                                  (1, 0, settings.overlap)):
-      scales[place] = _solve(
-          lambda x: float(mixed(np.where(np.arange(2) == place, x, scales))[
+    for part, figure, wanted in ((0, 1, settings.perplexity),
+                                 (1, 0, settings.overlap)):
+      scales[part] = _solve(
+          lambda x: float(mixed(np.where(np.arange(2) == part, x, scales))[
               figure]), wanted, ("overlap", "perplexity")[figure])
   return scales
 

@@ -81,9 +81,9 @@ def serve(load, generate_) -> None:
   answers, state = os.fdopen(os.dup(1), "w"), None
   os.dup2(2, 1)
   for line in sys.stdin:
-    [(kind, request)] = json.loads(line).items()
+    [(name, request)] = json.loads(line).items()
     try:
-      if kind == "load":
+      if name == "load":
         state, answer = load(request)
       else:
         answer = generate_(state, request)

@@ -39,9 +39,9 @@ def generate(engine, request):
       seed=request["seed"])
   prompts = [{"prompt_token_ids": tokens} for tokens in request["prompts"]]
   start = time.perf_counter()
-  found = engine.generate(prompts, sampling, use_tqdm=False)
+  outputs = engine.generate(prompts, sampling, use_tqdm=False)
   seconds = time.perf_counter() - start
-  return {"tokens": [list(x.outputs[0].token_ids) for x in found],
+  return {"tokens": [list(x.outputs[0].token_ids) for x in outputs],
           "seconds": seconds, "target_calls": None, "peak_bytes": None}
 
 

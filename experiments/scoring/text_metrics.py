@@ -42,8 +42,8 @@ def distinct_2(texts):
   shares = []
   for text in texts:
     words = text.split()
-    found = list(zip(words, words[1:]))
-    shares.append(len(set(found)) / len(found) if found else 1.0)
+    pairs = list(zip(words, words[1:]))
+    shares.append(len(set(pairs)) / len(pairs) if pairs else 1.0)
   return np.array(shares)
 
 

@@ -83,7 +83,7 @@ if __name__ == "__main__":
                              "hub:owner/name, or name of a shipped one.")
   TARGET = flags.DEFINE_string("target", "python-target", "Its target.")
   TEXT = flags.DEFINE_string(
-      "text", "", "File of texts, as of experiments.convert; empty for the "
+      "text", "", "File of texts, as in experiments.convert; empty for the "
       "Python source that the shipped models have learned.")
   RANK = flags.DEFINE_integer("rank", 256, "Of the bias.", lower_bound=1)
   WEIGHT = flags.DEFINE_float("weight", 1.0, "Of the bigrams.", lower_bound=0)

@@ -134,20 +134,20 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
   plain = samples[PLAIN]
   cost = _draft_cost(pair, batch, prompts.shape[1], lengths, budget,
                      _step_seconds(plain))
-  findings = [_finding(spec, found, plain, cost)
-              for spec, found in samples.items()]
+  findings = [_finding(spec, times, plain, cost)
+              for spec, times in samples.items()]
   return _choice(findings, sizes)
 
 
 def _specs(draft, batch, packs=True):
   drafts = ("head" if isinstance(draft, dj.Head) else "model" if draft else
             "none")
-  found = {method_specs.read(PLAIN): PLAIN}
+  specs = {method_specs.read(PLAIN): PLAIN}
   for text in _CANDIDATES[drafts, batch <= _FEW]:
     spec = _within(text, draft_levels.most(draft))
     if packs or not text.startswith("shared_budget"):
-      found.setdefault(method_specs.read(spec), spec)
-  return list(found.values())
+      specs.setdefault(method_specs.read(spec), spec)
+  return list(specs.values())
 
 
 def _within(text, most):
@@ -175,20 +175,20 @@ def _measure(start, specs) -> dict:
         running[spec] = start(spec, steps)
         next(running[spec])  # Compiles.
       bar.update()
-    found, begun = {spec: [] for spec in running}, time.monotonic()
+    times, begun = {spec: [] for spec in running}, time.monotonic()
     bar.set_description("timing candidates")
     for number in range(_ROUNDS):
       for spec, samples in running.items():
-        found[spec].append(next(samples))
+        times[spec].append(next(samples))
       bar.update()
-      rates = {spec: _rate(found[spec]) for spec in running}
+      rates = {spec: _rate(times[spec]) for spec in running}
       least = max(rates.values()) * _LEAVES[min(number, len(_LEAVES) - 1)]
       running = {spec: samples for spec, samples in running.items()
                  if spec == PLAIN or rates[spec] >= least}
       used = time.monotonic() - begun
       if len(running) == 1 or used * (number + 2) / (number + 1) > _SECONDS:
         break
-  return found
+  return times
 
 
 def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
@@ -279,7 +279,7 @@ def _choice(findings, sizes) -> Choice:
   rate = chosen.measured * plain.rate
   reason = f"{chosen.method.name}: {rate:.1f} tokens/s in a trial, "
   if chosen is not plain:
-    reason += f"{best.measured:.2f} times those of plain decoding."
+    reason += f"{best.measured:.2f} times plain decoding's."
   elif others:
     reason += f"no other is faster: {best.method.name} has "
     reason += f"{best.measured:.2f} times as many."

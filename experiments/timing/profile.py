@@ -59,10 +59,10 @@ def parts(events, places, steps):
       for name in (part, f"{part}: {operation}"):
         sums[name] += nanoseconds
         counts[name] += 1
-  found = {name: Part(name, sums[name] / steps / 1e6, counts[name] / steps)
-           for name in sums}
-  operations = [x for name, x in found.items() if ":" in name]
-  return ([found[name] for name in (*_PARTS, _REST) if name in found],
+  measured = {name: Part(name, sums[name] / steps / 1e6, counts[name] / steps)
+              for name in sums}
+  operations = [x for name, x in measured.items() if ":" in name]
+  return ([measured[name] for name in (*_PARTS, _REST) if name in measured],
           sorted(operations, key=lambda x: -x.milliseconds)[:_LONGEST])
 
 
@@ -95,14 +95,14 @@ def _programs():
 
 def _places(programs):
   """Returns a dict (program, operation) -> (opcode, part of a step)."""
-  found = {}
+  places = {}
   for name, text in programs:
     operations = list(_operations(text))
     # Programs without parts, such as the prefill, do not belong to a step.
     if any(part != _REST for _, _, part in operations):
-      found.update({(name, operation): (opcode, part)
-                    for opcode, operation, part in operations})
-  return found
+      places.update({(name, operation): (opcode, part)
+                     for opcode, operation, part in operations})
+  return places
 
 
 def _operations(text):

@@ -64,8 +64,7 @@ def bandwidth() -> float:
 
 
 def sizes(config, params) -> Sizes:
-  """Returns what a forward reads and multiplies; of experts, those of a token.
-  """
+  """Returns what a forward reads and multiplies; of experts, one token's."""
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(
                 params, is_leaf=quantization.is_matrix)}

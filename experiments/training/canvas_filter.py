@@ -23,7 +23,7 @@ class Traces(NamedTuple):
 def traces(filled, block: int) -> Traces:
   """Cuts the current block of S positions of each forward out of a `Filled`."""
   confidence, tokens = filled.trace
-  rows, found = np.arange(len(filled.tokens)), []
+  rows, features = np.arange(len(filled.tokens)), []
   for i in range(confidence.shape[1]):
     # Open before this forward: filled by it or later.
     masked = filled.filled_at >= i
@@ -32,11 +32,11 @@ def traces(filled, block: int) -> Traces:
       break
     start = masked[running].argmax(axis=1) // block * block
     at = (running[:, None], start[:, None] + np.arange(block)[None])
-    found.append(Traces(
+    features.append(Traces(
         np.where(masked[at], confidence[:, i][at], 1.0).astype(np.float32),
         tokens[:, i][at] == filled.tokens[at],
         masked[at] & (filled.filled_at[at] != NONE)))
-  return Traces(*map(np.concatenate, zip(*found)))
+  return Traces(*map(np.concatenate, zip(*features)))
 
 
 def train(key, data: Traces, steps: int, rate: float = 3e-3):

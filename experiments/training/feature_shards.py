@@ -50,9 +50,9 @@ class _Shards:
     order = np.argsort(widths, kind="stable")
     self.members = [order[i:i + _ROWS] for i in range(0, len(order), _ROWS)]
     self.widths = [int(widths[x].max()) for x in self.members]
-    self.place = np.empty((len(order), 2), np.int64)
+    self.location = np.empty((len(order), 2), np.int64)
     for shard, members in enumerate(self.members):
-      self.place[members] = np.stack(
+      self.location[members] = np.stack(
           [np.full(len(members), shard), np.arange(len(members))], axis=1)
     settings = (config.teacher, config.teacher_dtype, head.features,
                 self.widths)
@@ -63,11 +63,11 @@ class _Shards:
   def read(self, rows, width):
     """Returns `[B, width, F]` of each layer; zeros after the end of a text."""
     dim = self.head.target.dim
-    found = np.zeros((len(rows), len(self.head.features), width, dim), _DTYPE)
-    for i, (shard, place) in enumerate(self.place[rows]):
-      row = np.load(self._path(shard), mmap_mode="r")[place, :, :width]
-      found[i, :, :row.shape[1]] = row.view(_DTYPE)
-    return tuple(found.swapaxes(0, 1))
+    values = np.zeros((len(rows), len(self.head.features), width, dim), _DTYPE)
+    for i, (shard, location) in enumerate(self.location[rows]):
+      row = np.load(self._path(shard), mmap_mode="r")[location, :, :width]
+      values[i, :, :row.shape[1]] = row.view(_DTYPE)
+    return tuple(values.swapaxes(0, 1))
 
   def write(self, target_params, mesh):
     """Writes the files that are not there."""

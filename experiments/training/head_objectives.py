@@ -31,10 +31,10 @@ from models.heads.parts import training
 _DECAY = 0.8
 
 
-# Those of all files of `models.heads`, by name.
-KINDS = {name: kind._replace(module=module)
+# `KINDS` of all files of `models.heads`, by name.
+KINDS = {name: recipe._replace(module=module)
          for module in heads.modules().values()
-         for name, kind in getattr(module, "KINDS", {}).items()}
+         for name, recipe in getattr(module, "KINDS", {}).items()}
 
 
 class Chosen(NamedTuple):
@@ -63,18 +63,18 @@ def choose(name: str, target: transformer.Config, depth: int,
   """Returns a head of a name in `KINDS` for a target."""
   # `tokens` `[N]` int32, ascending, are those that it can draft, None for all;
   # `layers` of a block drafter, 0 for two; `markov_rank` of `dspark`, 0 for 64.
-  kind = KINDS[name]
-  config = kind.config(target, depth)
+  recipe = KINDS[name]
+  config = recipe.config(target, depth)
   if layers:
     config = dataclasses.replace(config, layers=dataclasses.replace(
         config.layers, num_layers=layers))
   if markov_rank:
     config = dataclasses.replace(config, markov_rank=markov_rank)
   if tokens is not None:
-    if not kind.limited:
+    if not recipe.limited:
       raise ValueError(f"head {name!r} drafts all tokens.")
-    config = kind.limited(config, len(tokens))
-  return Chosen(kind, config, target, depth, tokens)
+    config = recipe.limited(config, len(tokens))
+  return Chosen(recipe, config, target, depth, tokens)
 
 
 def init(key, head: Chosen, target_params=None):
@@ -138,10 +138,10 @@ def evaluator(head: Chosen, mesh=None):
   @jax.jit
   def evaluate(params, batch, target_params):
     levels, _ = levels_of((params, target_params), batch)
-    found = jnp.stack([1 - losses.total_variation(*level[:3])
+    rates = jnp.stack([1 - losses.total_variation(*level[:3])
                        for level in levels])
-    return {"overlap": found[0], "last_overlap": found[-1],
-            "tokens_a_call": 1 + jnp.cumprod(found).sum()}
+    return {"overlap": rates[0], "last_overlap": rates[-1],
+            "tokens_a_call": 1 + jnp.cumprod(rates).sum()}
 
   return evaluate
 
@@ -151,10 +151,10 @@ def _levels(head, params, batch, target_params, whole, paths=False):
   # `tokens` are what follows in the text. With `paths` entry n of each level is
   # of the same path.
   tokens = batch.tokens[:, :-1]
-  found = batch.features or features(head, target_params, tokens)
+  levels = batch.features or features(head, target_params, tokens)
   # On disk they have 16 bits.
   by_layer = {i: jax.lax.stop_gradient(x).astype(head.target.dtype)
-              for i, x in zip(head.features, found, strict=True)}
+              for i, x in zip(head.features, levels, strict=True)}
   params = complete(head, params, target_params)
   hidden = jax.lax.stop_gradient(target_ends.norm(
       head.target, target_params, by_layer[head.target.num_layers - 1]))
@@ -168,7 +168,7 @@ def _levels(head, params, batch, target_params, whole, paths=False):
     student = target_ends.spread(head.target, student, params.get("tokens"))
   # A split, since its gradient is a concatenation, and not a sum over levels.
   student = jax.lax.split(student, (1,) * len(places), axis=1)
-  found, pairs = [], []
+  levels, pairs = [], []
   for level, at in enumerate(places):
     of_level = student[level][:, 0]
     features_made = made[0][:, level] if made else None
@@ -180,9 +180,9 @@ def _levels(head, params, batch, target_params, whole, paths=False):
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
-    found.append((logits[:, at], vocabulary.split(of_level),
-                  batch.weights[:, at] * inside[None],
-                  batch.tokens[:, at + 1]))
+    levels.append((logits[:, at], vocabulary.split(of_level),
+                   batch.weights[:, at] * inside[None],
+                   batch.tokens[:, at + 1]))
     if made:
       pairs.append((hidden[:, at], features_made))
-  return found, pairs
+  return levels, pairs

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 def cross_entropy(logits, targets, weights=None):
   """Returns the mean of -log p: logits `[B, T, V]`, targets `[B, T]`."""
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-  found = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
-  return -jnp.average(found, weights=weights)
+  chosen = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+  return -jnp.average(chosen, weights=weights)
 
 
 def forward_kl(teacher, student, weights=None):

@@ -3,8 +3,8 @@
 Models compute as they decode, inside of a `jax.shard_map` over "data" whose
 "model" is left to the compiler (`models.transformer.sharding`). Losses are
 means over all rows, in the program around it: what they and the gradients of
-parameters need of other devices is summed by the compiler. So the numbers are
-those of one device but for the order of sums. A mesh of None is one device.
+parameters need of other devices is summed by the compiler. So the numbers
+equal one device's but for the order of sums. A mesh of None is one device.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from models.transformer import sharding
 # Rows that are evaluated together, at least.
 _EVALUATED = 8
 # Numbers of four bytes a parameter that learns: itself, its gradient, and two
-# moments of the optimizer. Logits: those of two models, and their gradients.
+# moments of the optimizer. Logits: two models', and their gradients.
 _LEARNING, _LOGITS = 4, 4
 
 
@@ -66,7 +66,7 @@ def learner_size(mesh, learner: transformer.Config) -> int:
     return 1
   value, size = mesh_lib.draft_mesh(), mesh.shape[sharding.MODEL]
   if value == mesh_shapes.AUTO:
-    # A step has so many tokens that products take the time, not the sums.
+    # A step has enough tokens that products take the time, not the sums.
     return mesh_shapes.split_size(learner, size)
   with launch.user_errors(ValueError):
     return mesh_shapes.draft_size(value, learner, size)

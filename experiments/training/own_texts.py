@@ -1,8 +1,8 @@
 """Training data of a drafter: texts that its target writes itself.
 
 A drafter is to agree with its target on the target's own answers, so that these
-are all the data it needs, whatever the target is. Questions are those of a
-file, or written by the target as well: its chat template, cut off where a user
+are all the data it needs, whatever the target is. Questions come from
+a file, or from the target as well: its chat template, cut off where a user
 speaks, is continued by what users say (Magpie, arXiv 2406.08464). A target
 without a template begins with its first token.
 
@@ -37,7 +37,7 @@ _FOLDER = "texts"
 CHUNK = 256
 # Prompts are padded to a multiple of it, so that there are few programs.
 _WIDTH = 32
-# One text in so many is held out.
+# One text in this many is held out.
 _STRIDE = 16
 _MARK = "\u2042"
 
@@ -99,9 +99,9 @@ def data(config, tokenizer, teacher) -> batches.Data:
 
 
 def _prompts_of_file(config):
-  found = records.load(config.prompts, by_line=True, name="--config.prompts")
+  loaded = records.load(config.prompts, by_line=True, name="--config.prompts")
   return [x.value if isinstance(x.value, str)
-          else records.find(x, config.prompts_field) for x in found]
+          else records.find(x, config.prompts_field) for x in loaded]
 
 
 def _template(name, tokenizer):

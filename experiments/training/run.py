@@ -59,7 +59,7 @@ class Run(NamedTuple):
   teacher: dj.LanguageModel | None
   teacher_params: Any
   workdir: pathlib.Path  # folder of checkpoints and metrics
-  # A head on the teacher's features, in place of a model; or None.
+  # A head on the teacher's features, instead of a model; or None.
   head: head_objectives.Chosen | None = None
   mesh: jax.sharding.Mesh | None = None  # of all devices; None for one
   # Devices of "model" that a layer of what is trained is split over.
@@ -197,7 +197,7 @@ def architecture(config) -> transformer.Config:
     return checkpoints.architecture(config.teacher)
   given = {name: size for name, size in config.sizes.items() if size}
   if config.preset:
-    found = dataclasses.replace(presets.PRESETS[config.preset], **given)
+    config_ = dataclasses.replace(presets.PRESETS[config.preset], **given)
   else:
     for name in ("dim", "num_layers", "num_heads"):
       if name not in given:
@@ -206,14 +206,14 @@ def architecture(config) -> transformer.Config:
     teacher = checkpoints.architecture(config.teacher) if (
         config.teacher) else None
     heads = given["num_heads"]
-    found = transformer.Config(**{
+    config_ = transformer.Config(**{
         "vocab_size": teacher.vocab_size if teacher else _VOCABULARY,
         "num_kv_heads": heads, "head_dim": given["dim"] // heads,
         "hidden_dim": -(-8 * given["dim"] // 3 // _MULTIPLE) * _MULTIPLE,
         "max_length": (teacher.max_length if teacher else 0) or max(
             config.windows or (1,)), **given})
   try:
-    return config_fields.architecture(dataclasses.asdict(found))
+    return config_fields.architecture(dataclasses.asdict(config_))
   except ValueError as e:
     raise ValueError(f"--config.sizes: {e}") from e
 
@@ -368,10 +368,10 @@ def _tokenizer(config, source, vocab_size):
 
   def write():
     try:
-      found = tokenizers.has(resolve.folder(config.tokenizer))
+      has_tokenizer = tokenizers.has(resolve.folder(config.tokenizer))
     except FileNotFoundError:
-      found = False
-    if not found:
+      has_tokenizer = False
+    if not has_tokenizer:
       tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
                       tokenizers.train(source.texts(config), vocab_size),
                       config.tokenizer)
@@ -403,11 +403,11 @@ def _start(config, architecture, mesh, size):
   """Reads the parameters of `config.start`; None without one."""
   if not config.start:
     return None
-  found = checkpoints.load_config(resolve.folder(config.start))
-  if found != architecture:
+  start = checkpoints.load_config(resolve.folder(config.start))
+  if start != architecture:
     raise ValueError(f"--config.start={config.start!r} has another "
                      f"architecture than --config.preset={config.preset!r}: "
-                     f"{found}.")
+                     f"{start}.")
   return on_mesh.load(config.start, mesh, size)[1]
 
 

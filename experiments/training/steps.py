@@ -80,8 +80,8 @@ def of_params(config, params) -> State:
 def make_step(config, objective, shardings=None):
   """Compiles `(state, batch, *extra) -> (state, loss)`, one update."""
   # It donates the memory of the old state. `objective` is `(params, batch,
-  # *extra) -> loss`; `shardings` are those of the state and of the loss, None
-  # for one device.
+  # *extra) -> loss`; `shardings` are the state's and the loss's, None for one
+  # device.
   optim = optimizer(config)
 
   def step(state, batch, *extra):
@@ -144,7 +144,7 @@ def _masked(lm, mesh):
 
 
 def _preference(lm, mesh):
-  """Rewards of rows 0, 2, ... over those of 1, 3, ..., at their last tokens."""
+  """Rewards of rows 0, 2, ... over rows 1, 3, ..., at their last tokens."""
   values_of = on_mesh.logits(lm, mesh)
 
   def metrics(params, batch):
@@ -167,7 +167,7 @@ def continuations(prefix_length: int, suffix_length: int, outputs: int) -> Task:
   ends = suffix_length * np.arange(1, 5) // 4 - 1
 
   def metrics(lm, mesh):
-    del mesh  # Rows are compared with those of other devices.
+    del mesh  # Rows are compared with other devices' rows.
 
     def compare(params, batch):
       pieces = batch.tokens[:, :-1].reshape(-1, prefix_length + suffix_length)

@@ -19,7 +19,7 @@ from models.folders import json_files
 
 FILE = "digests.json"
 # Odd numbers, so that each step is a bijection of 32 bits.
-_PLACE, _FIRST, _SECOND = (np.uint32(x) for x in (
+_INDEX_FACTOR, _FIRST, _SECOND = (np.uint32(x) for x in (
     0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D))
 _SHIFT = np.uint32(15)
 # Numbers that are hashed at once; they and their hashes stay in a CPU's cache.
@@ -60,10 +60,10 @@ def check(folder, digests: dict[str, str], name: str, x) -> None:
   if name not in digests:
     raise ValueError(f"'{pathlib.Path(folder) / FILE}': parameter {name} must "
                      "be given.")
-  found = of(x)
-  if found != digests[name]:
+  digest = of(x)
+  if digest != digests[name]:
     raise ValueError(f"'{folder}': parameter {name} is damaged: its digest is "
-                     f"{found}, but {FILE} has {digests[name]}.")
+                     f"{digest}, but {FILE} has {digests[name]}.")
 
 
 def write(folder, digests: dict[str, str]) -> None:
@@ -74,12 +74,12 @@ def write(folder, digests: dict[str, str]) -> None:
 def _on_host(x):
   bits = np.ascontiguousarray(x).reshape(-1)
   bits = bits.view(f"uint{8 * bits.dtype.itemsize}")
-  places = np.arange(_CHUNK, dtype=np.uint32) * _PLACE
+  places = np.arange(_CHUNK, dtype=np.uint32) * _INDEX_FACTOR
   digest = 0
   for start in range(0, len(bits), _CHUNK):
     part = bits[start:start + _CHUNK].astype(np.uint32)
     part += places[:len(part)]
-    part += np.uint32(start * int(_PLACE) % 2**32)
+    part += np.uint32(start * int(_INDEX_FACTOR) % 2**32)
     digest += int(_hashed(part).sum(dtype=np.uint64))
   return digest % 2**32
 
@@ -87,17 +87,17 @@ def _on_host(x):
 @jax.jit
 def _on_devices(x):
   bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-  place = jnp.zeros(x.shape, jnp.uint32)
+  index = jnp.zeros(x.shape, jnp.uint32)
   for axis in range(x.ndim):
     stride = np.uint32(math.prod(x.shape[axis + 1:]) % 2**32)
-    place += stride * jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-  return _hashed(bits.astype(jnp.uint32) + place * _PLACE).sum(
+    index += stride * jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+  return _hashed(bits.astype(jnp.uint32) + index * _INDEX_FACTOR).sum(
       dtype=jnp.uint32)
 
 
 def _hashed(x):
   """Returns a bijection of 32 bits of each number of uint32."""
-  if isinstance(x, np.ndarray):  # In place: twice as fast.
+  if isinstance(x, np.ndarray):  # Without a copy: twice as fast.
     x *= _FIRST
     x ^= x >> _SHIFT
     x *= _SECOND

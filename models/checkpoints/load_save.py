@@ -155,11 +155,11 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
-  """Reads a masked-diffusion model; `options` are those of `load`.
+  """Reads a masked-diffusion model; `options` as in `load`.
 
   `folder` has LLaDA, Dream, SDAR or Fast-dLLM v2, or a model that was trained
   here, whose mask is the last entry of its vocabulary. Raises as `load`; and
-  ValueError for a folder of transformers of another kind.
+  ValueError for a folder of transformers of another type.
   """
   folder = resolve.folder(folder)
   lm, params = load(folder, **options)

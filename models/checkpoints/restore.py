@@ -55,7 +55,7 @@ def check_types(path, config: transformer.Config) -> None:
 
 
 def _at_once(path, read, made, shardings, known):
-  """Reads all parameters in the types of `read`; returns those of `made`."""
+  """Reads all parameters in the types of `read`; returns them in `made`'s."""
   read = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(
           leaf.shape, leaf.dtype, sharding=sharding), read, shardings)
@@ -65,26 +65,26 @@ def _at_once(path, read, made, shardings, known):
   left, structure = jax.tree.flatten(tree)
   del tree
   left.reverse()
-  found = []
+  leaves = []
   for key, leaf in zip(keys, jax.tree.leaves(made)):
     # Nothing else holds it: what was read in another type goes at once.
     x = _checked(path, known, transformer.param_name(key), left.pop(),
                  leaf.shape)
     x = x if x.dtype == leaf.dtype else x.astype(leaf.dtype)
     atomic.check_finite(path.parent, transformer.param_name(key), x)
-    found.append(x)
-  return jax.tree.unflatten(structure, found)
+    leaves.append(x)
+  return jax.tree.unflatten(structure, leaves)
 
 
 def _one_by_one(path, whole, made, shardings, known, dtype):
-  """Reads each parameter as of `whole`; returns it by `dtype` as of `made`."""
-  def place(key, kind, sharding):
+  """Reads each parameter as in `whole`; returns it by `dtype` as in `made`."""
+  def put(key, leaf, sharding):
     def only(this, others):
       return jax.tree_util.tree_map_with_path(
           lambda other, leaf: this(leaf) if other == key else others, whole)
 
     # Devices read their parts, unless the host rounds a matrix.
-    on_host = quantization.is_matrix(kind)
+    on_host = quantization.is_matrix(leaf)
     how = lambda leaf: (
         ocp.RestoreArgs(np.ndarray, leaf.dtype) if on_host
         else ocp.ArrayRestoreArgs(sharding=sharding, dtype=leaf.dtype))
@@ -95,16 +95,16 @@ def _one_by_one(path, whole, made, shardings, known, dtype):
     [x] = [leaf for leaf in jax.tree.leaves(read)
            if leaf is not ocp.PLACEHOLDER]
     name = transformer.param_name(key)
-    x = _checked(path, known, name, x, quantization.shape(kind))
-    x = x.astype(dtype if on_host else kind.dtype)
+    x = _checked(path, known, name, x, quantization.shape(leaf))
+    x = x.astype(dtype if on_host else leaf.dtype)
     atomic.check_finite(path.parent, name, x)
-    return quantization.place(kind, sharding, x) if on_host else x
+    return quantization.to_devices(leaf, sharding, x) if on_host else x
 
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
     if layer_stack.is_stacked(whole):  # As they were saved.
       return jax.tree_util.tree_map_with_path(
-          place, made, shardings(made), is_leaf=quantization.is_matrix)
-    return layer_stack.place_all(made, shardings, place)
+          put, made, shardings(made), is_leaf=quantization.is_matrix)
+    return layer_stack.place_all(made, shardings, put)
 
 
 def _checked(path, known, name, x, shape):
@@ -138,7 +138,7 @@ def _saved(path):
 
 
 def _check_shapes(path, saved, expected):
-  """Raises an error unless names and shapes are those of a tree. Older folders
+  """Raises an error unless names and shapes match a tree's. Older folders
   have vectors `[..., F]` as `[..., F, 1]`."""
   shapes = {transformer.param_name(key): leaf.shape for key, leaf
             in jax.tree_util.tree_leaves_with_path(expected)}

@@ -25,7 +25,7 @@ def partial(folder) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(folder):
-  """Yields an empty folder, which takes the place of `folder` at the end. If an
+  """Yields an empty folder, which replaces `folder` at the end. If an
   exception leaves the context, `folder` is as before. Raises ValueError if
   another process is writing it."""
   unfinished = partial(folder)
@@ -80,7 +80,7 @@ def _locked_file(path):
 
 
 def replace(folder) -> None:
-  """Puts the finished `partial(folder)` in the place of an older one."""
+  """Replaces an older folder by the finished `partial(folder)`."""
   folder = pathlib.Path(folder).resolve()
   old = folder.with_name(f".{folder.name}.old")
   shutil.rmtree(old, ignore_errors=True)

@@ -27,7 +27,7 @@ def is_hub(name) -> bool:
 def folder(name: str) -> pathlib.Path:
   """Returns the folder of a model, downloaded unless it is in the cache. `name`
   is "hub:", owner and model, and maybe "@" and a branch, tag or commit. Of
-  weights in several forms the folder has those of safetensors alone. Raises
+  weights in several forms the folder has safetensors alone. Raises
   ValueError if there is no such model, or it cannot be had."""
   # Few runs need it, and it takes its time.
   import huggingface_hub  # pylint: disable=import-outside-toplevel

@@ -22,7 +22,7 @@ class Field(NamedTuple):
   """What a field may be."""
   # Type of JSON: bool, int, float, str, list or dict. An integer will do for a
   # float, but true and false are no numbers.
-  kind: type
+  type_: type
   least: float = -math.inf  # Smallest number, or number of items of a list
   # Largest number, or number of items of a list or characters of a text
   most: float = math.inf
@@ -51,7 +51,7 @@ def read(path, max_bytes: int = MAX_BYTES) -> dict:
 
 
 def refuse_pointer(path) -> None:
-  """Raises ValueError for a pointer of Git LFS in place of a file."""
+  """Raises ValueError for a pointer of Git LFS instead of a file."""
   with open(path, "rb") as f:
     if f.read(len(_POINTER)) == _POINTER:
       raise ValueError(f"'{path}' is a pointer of Git LFS: run git lfs pull in "
@@ -73,22 +73,22 @@ def parse(text: bytes) -> dict:
 
 def check(name: str, value, field: Field):
   """Returns a value, a float if the field is one; raises if not allowed."""
-  kind = field.kind
-  if kind is float and type(value) is int and abs(value) < 1 << 1000:
+  type_ = field.type_
+  if type_ is float and type(value) is int and abs(value) < 1 << 1000:
     value = float(value)
-  if type(value) is not kind:
-    raise ValueError(f"{name}={shown(value)}: a value of type {_NAMES[kind]} "
+  if type(value) is not type_:
+    raise ValueError(f"{name}={shown(value)}: a value of type {_NAMES[type_]} "
                      "is needed.")
-  if kind in (int, float) and not field.least <= value <= field.most or (
-      kind is float and not math.isfinite(value)):
+  if type_ in (int, float) and not field.least <= value <= field.most or (
+      type_ is float and not math.isfinite(value)):
     raise ValueError(f"{name}={shown(value)}: {_range(field)} is needed.")
-  if kind in (list, str) and not field.least <= len(value) <= field.most:
-    what = "items" if kind is list else "characters"
+  if type_ in (list, str) and not field.least <= len(value) <= field.most:
+    what = "items" if type_ is list else "characters"
     raise ValueError(f"{name} has {len(value)} {what}: {_range(field)} is "
                      "needed.")
-  if kind is list and field.items:
+  if type_ is list and field.items:
     value = [check(f"{name}[{i}]", x, field.items) for i, x in enumerate(value)]
-  if kind is dict and field.items:
+  if type_ is dict and field.items:
     value = {key: check(f"{name}.{shown(key)}", x, field.items)
              for key, x in value.items()}
   return value

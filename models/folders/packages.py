@@ -34,23 +34,24 @@ def folder(name: str) -> pathlib.Path:
   file, or several.
   """
   packages = name.removeprefix(PREFIX).split("+")
-  found = [_model(name, package) for package in packages]
-  return found[0] if len(found) == 1 else _joined(name, found)
+  models = [_model(name, package) for package in packages]
+  return models[0] if len(models) == 1 else _joined(name, models)
 
 
 def _model(name, package):
   files = [pathlib.Path(path.locate()) for path in _files(name, package)]
-  found = [path for path in files if _GGUF.fullmatch(path.name)]
-  found = found or [path.parent for path in files if path.name == _CONFIG
-                    and "model_type" in json_files.read(path)]
-  if len(found) != 1:
-    shown = ", ".join(sorted(path.name for path in found)) or "none"
+  models = [path for path in files if _GGUF.fullmatch(path.name)]
+  models = models or [path.parent for path in files if path.name == _CONFIG
+                      and "model_type" in json_files.read(path)]
+  if len(models) != 1:
+    shown = ", ".join(sorted(path.name for path in models)) or "none"
     raise ValueError(
         f"'{name}': package {package} has {shown}: a single GGUF file, or a "
         f"single folder with a {_CONFIG} of transformers, is needed.")
-  if not found[0].exists():
-    raise ValueError(f"'{name}': '{found[0]}' of package {package} is missing.")
-  return found[0]
+  if not models[0].exists():
+    raise ValueError(f"'{name}': '{models[0]}' of package {package} is "
+                     "missing.")
+  return models[0]
 
 
 def _files(name, package):

@@ -36,8 +36,7 @@ NAMES = {
 class Architecture(NamedTuple):
   """What sets an architecture apart from a Llama."""
   family: str  # `model_type` of Hugging Face
-  # Where they are not those of `KEYS`; "" for a key that says nothing that is
-  # needed
+  # Keys that differ from `KEYS`; "" for one that says nothing needed
   keys: dict[str, str] = {}
   fixed: dict[str, Any] = {}  # Fields of `config.json` that no key gives
   # Of tensors, where they are not those above; experts have a "{}" for their

@@ -57,37 +57,37 @@ def _fields(file, prefix, row):
   if needed:
     raise ValueError(f"{prefix}.{needed[0]} must be given.")
   # Without a key llama.cpp takes no family's default of transformers.
-  found = {"model_type": row.family, "num_key_value_heads": None,
-           "head_dim": None, "sliding_window": None, **row.fixed}
+  fields = {"model_type": row.family, "num_key_value_heads": None,
+            "head_dim": None, "sliding_window": None, **row.fixed}
   if row.family != "gpt2":
-    found[keys["rope.freq_base"]] = 10000.0
+    fields[keys["rope.freq_base"]] = 10000.0
   for key, name in keys.items():
     value = given.pop(key, None)
     if name and value is not None:
-      found[name] = value
-  heads = found.get("num_attention_heads", found.get("n_head"))
-  width = found.get("hidden_size", found.get("n_embd"))
+      fields[name] = value
+  heads = fields.get("num_attention_heads", fields.get("n_head"))
+  width = fields.get("hidden_size", fields.get("n_embd"))
   for name, value in (("attention.head_count", heads),
                       ("embedding_length", width)):
     if type(value) is not int or value < 1:
       raise ValueError(f"{prefix}.{name}={json_files.shown(value)}: a positive "
                        "integer is needed.")
-  head_dim = found.get("head_dim") or width // heads
+  head_dim = fields.get("head_dim") or width // heads
   length = given.get("attention.value_length", head_dim)
   if length != head_dim:
     raise ValueError(f"{prefix}.attention.value_length={length}: that of keys, "
                      f"{head_dim}, is needed.")
-  found |= _rotation(file, given, prefix, row, found, head_dim)
-  found |= _of_tensors(file, row)
+  fields |= _rotation(file, given, prefix, row, fields, head_dim)
+  fields |= _of_tensors(file, row)
   if prefix.startswith("gemma"):
-    found["head_dim"] = head_dim
+    fields["head_dim"] = head_dim
   if prefix in _WIDE_SCORES:
-    wide = found["num_hidden_layers"] == _WIDE_SCORES[prefix]
-    found["query_pre_attn_scalar"] = width // heads if wide else head_dim
+    wide = fields["num_hidden_layers"] == _WIDE_SCORES[prefix]
+    fields["query_pre_attn_scalar"] = width // heads if wide else head_dim
   if prefix == "gemma2":
-    found["sliding_window"] = found["sliding_window"] or 4096
+    fields["sliding_window"] = fields["sliding_window"] or 4096
   _check_rest(given, prefix)
-  return found
+  return fields
 
 
 def _single(key, value):
@@ -100,7 +100,7 @@ def _single(key, value):
   return value
 
 
-def _rotation(file, given, prefix, row, found, head_dim):
+def _rotation(file, given, prefix, row, fields, head_dim):
   rotary = {}
   channels = given.pop("rope.dimension_count", head_dim)
   if row.partial:
@@ -110,7 +110,7 @@ def _rotation(file, given, prefix, row, found, head_dim):
                      f"supported; {head_dim}, all channels, is.")
   factors = {name: file.tensors[name].read().tolist()
              for name in sorted(ROPE_TENSORS) if name in file.tensors}
-  scaling = _scaling(given, prefix, found, factors)
+  scaling = _scaling(given, prefix, fields, factors)
   if scaling:
     rotary["rope_scaling"] = scaling
   if row.family == "phi3" and _ORIGINAL in scaling:
@@ -118,30 +118,30 @@ def _rotation(file, given, prefix, row, found, head_dim):
   return rotary
 
 
-def _scaling(given, prefix, found, factors):
+def _scaling(given, prefix, fields, factors):
   """Reads keys and tensors of the scaling as `rope_scaling` has them."""
-  kind = given.pop(f"{_SCALING}type", "none")
+  type_ = given.pop(f"{_SCALING}type", "none")
   factor = given.pop(f"{_SCALING}factor", None)
   # Of old files.
   factor = given.pop("rope.scale_linear", factor)
   original = given.pop(f"{_SCALING}original_context_length",
-                       found.get("max_position_embeddings"))
-  if kind == "none" and factors:
-    kind = "longrope"
-  elif kind == "none" and factor not in (None, 1.0):
-    kind = "linear"
-  if kind not in ("none", "linear", "yarn", "longrope"):
-    raise ValueError(f"{prefix}.{_SCALING}type={kind!r} is not one of linear, "
+                       fields.get("max_position_embeddings"))
+  if type_ == "none" and factors:
+    type_ = "longrope"
+  elif type_ == "none" and factor not in (None, 1.0):
+    type_ = "linear"
+  if type_ not in ("none", "linear", "yarn", "longrope"):
+    raise ValueError(f"{prefix}.{_SCALING}type={type_!r} is not one of linear, "
                      "longrope, none, yarn.")
-  if (kind == "longrope") != bool(factors):
-    raise ValueError(f"{prefix}.{_SCALING}type={kind!r} with the tensors "
+  if (type_ == "longrope") != bool(factors):
+    raise ValueError(f"{prefix}.{_SCALING}type={type_!r} with the tensors "
                      f"{', '.join(factors) or '(none)'} is not supported.")
-  if kind == "longrope":
+  if type_ == "longrope":
     return _longrope(given, original, factors)
   return {"none": {},
           "linear": {"rope_type": "linear", "factor": factor or 1.0},
           "yarn": {"rope_type": "yarn", "factor": factor or 1.0,
-                   _ORIGINAL: original}}[kind]
+                   _ORIGINAL: original}}[type_]
 
 
 def _longrope(given, original, factors):
@@ -163,17 +163,17 @@ def _of_tensors(file, row):
   """Reads what tensors alone tell: vocabulary, type, biases, tied heads."""
   if "token_embd.weight" not in file.tensors:
     raise ValueError("tensor token_embd.weight is missing.")
-  kinds = {x.kind for name, x in file.tensors.items()
+  types = {x.ggml_type for name, x in file.tensors.items()
            if len(x.shape) > 1 and name not in ROPE_TENSORS}
-  found = {"vocab_size": file.tensors["token_embd.weight"].shape[0],
-           "tie_word_embeddings": "output.weight" not in file.tensors,
-           "torch_dtype": (_TYPES.get(*kinds, "float32") if len(kinds) == 1
-                           else "float32")}
+  fields = {"vocab_size": file.tensors["token_embd.weight"].shape[0],
+            "tie_word_embeddings": "output.weight" not in file.tensors,
+            "torch_dtype": (_TYPES.get(*types, "float32") if len(types) == 1
+                            else "float32")}
   biases = {"attention_bias": "blk.0.attn_q.bias",
             "mlp_bias": "blk.0.ffn_up.bias"}
   if row.family in ("llama", "smollm3", "granite"):
-    found |= {name: tensor in file.tensors for name, tensor in biases.items()}
-  return found
+    fields |= {name: tensor in file.tensors for name, tensor in biases.items()}
+  return fields
 
 
 def _check_rest(given, prefix):

@@ -35,7 +35,7 @@ class Entry(NamedTuple):
   """A tensor that has not been read yet."""
   path: pathlib.Path  # The file that holds it
   shape: tuple[int, ...]  # Of the tensor; the last axis is contiguous
-  kind: str  # Name of its type, such as "Q4_K"
+  ggml_type: str  # Name of its type, such as "Q4_K"
   # `() -> numpy array` of that shape, in float32
   read: Callable[[], np.ndarray]
   # `(start, end) -> numpy array`, of a part of the first axis
@@ -150,8 +150,8 @@ def _parse(path, data):
                      f"to {1 << 20} is needed.")
   start = -(-cursor.at // alignment) * alignment
   return File(metadata, {
-      name: _entry(path, len(data), name, shape, kind, start + offset)
-      for name, (shape, kind, offset) in described.items()})
+      name: _entry(path, len(data), name, shape, ggml_type, start + offset)
+      for name, (shape, ggml_type, offset) in described.items()})
 
 
 class _Cursor:
@@ -178,40 +178,40 @@ class _Cursor:
     self.at += length
     return self.data[self.at - length:self.at].decode("utf-8")
 
-  def value(self, kind):
-    if kind == _STRING:
+  def value(self, ggml_type):
+    if ggml_type == _STRING:
       return self.text()
-    if kind == _ARRAY:
+    if ggml_type == _ARRAY:
       return self.array()
-    found = self.numbers(kind, 1)[0]
-    if found.dtype == np.float32:
-      return float(str(found))  # As somebody wrote it: 1e-05.
-    return bool(found) if kind == _BOOL else found.item()
+    number = self.numbers(ggml_type, 1)[0]
+    if number.dtype == np.float32:
+      return float(str(number))  # As somebody wrote it: 1e-05.
+    return bool(number) if ggml_type == _BOOL else number.item()
 
   def array(self):
-    kind, count = self.scalar("<I"), self.checked(self.scalar("<Q"))
-    if kind == _STRING:
+    ggml_type, count = self.scalar("<I"), self.checked(self.scalar("<Q"))
+    if ggml_type == _STRING:
       return [self.text() for _ in range(count)]
-    return self.numbers(kind, count)
+    return self.numbers(ggml_type, count)
 
-  def numbers(self, kind, count):
-    if kind not in _SCALARS:
-      raise ValueError(f"'{self.path}' is damaged: there is no type {kind} of "
-                       "metadata, or it is no element of an array.")
-    dtype = np.dtype(_SCALARS[kind])
+  def numbers(self, ggml_type, count):
+    if ggml_type not in _SCALARS:
+      raise ValueError(f"'{self.path}' is damaged: no type {ggml_type} of "
+                       "metadata exists, or it is no element of an array.")
+    dtype = np.dtype(_SCALARS[ggml_type])
     size = self.checked(count * dtype.itemsize)
     self.at += size
     return np.frombuffer(self.data[self.at - size:self.at], dtype)
 
 
-def _entry(path, size, name, shape, kind, start):
+def _entry(path, size, name, shape, ggml_type, start):
   """Returns an `Entry` whose bytes begin at `start`."""
   kinds = _gguf(path).GGMLQuantizationType
-  if kind not in kinds.__members__.values():
-    refusal = f"has type {kind}, which the package gguf does not know."
-    return Entry(path, shape, str(kind), None, None, refusal)
-  kind = kinds(kind)
-  per_block, block_bytes = _gguf(path).GGML_QUANT_SIZES[kind]
+  if ggml_type not in kinds.__members__.values():
+    refusal = f"has type {ggml_type}, which the package gguf does not know."
+    return Entry(path, shape, str(ggml_type), None, None, refusal)
+  ggml_type = kinds(ggml_type)
+  per_block, block_bytes = _gguf(path).GGML_QUANT_SIZES[ggml_type]
   if shape[-1] % per_block:
     raise ValueError(f"'{path}' is damaged: tensor {name} of shape {shape} has "
                      f"no whole blocks of {per_block}.")
@@ -219,9 +219,9 @@ def _entry(path, size, name, shape, kind, start):
   if start + math.prod(shape[:-1]) * row > size:
     raise ValueError(f"'{path}' is damaged: it ends at byte {size}, within "
                      f"tensor {name}.")
-  if not _is_readable(kind):
-    return Entry(path, shape, kind.name, None, None,
-                 f"has type {kind.name}, which the package gguf does not "
+  if not _is_readable(ggml_type):
+    return Entry(path, shape, ggml_type.name, None, None,
+                 f"has type {ggml_type.name}, which the package gguf does not "
                  "dequantise.")
 
   def rows(first, last):
@@ -233,22 +233,22 @@ def _entry(path, size, name, shape, kind, start):
     # Blocks do not know of rows, and the package takes 16 rows at a time.
     per_row = math.gcd(held.size // block_bytes, _BLOCKS_AT_ONCE)
     return _gguf(path).dequantize(
-        held.reshape(-1, per_row * block_bytes), kind).reshape(
+        held.reshape(-1, per_row * block_bytes), ggml_type).reshape(
             *sizes[:-1], shape[-1])
 
-  return Entry(path, shape, kind.name, functools.partial(rows, 0, shape[0]),
-               rows)
+  return Entry(path, shape, ggml_type.name, functools.partial(
+      rows, 0, shape[0]), rows)
 
 
 @functools.lru_cache(maxsize=None)
-def _is_readable(kind):
+def _is_readable(ggml_type):
   """Returns whether the package turns a type into floats, by trying it."""
   gguf = _gguf("")
-  if kind.name.startswith(("I8", "I16", "I32", "I64", "F64")):
+  if ggml_type.name.startswith(("I8", "I16", "I32", "I64", "F64")):
     return False
   try:
-    gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8),
-                    kind)
+    block_bytes = gguf.GGML_QUANT_SIZES[ggml_type][1]
+    gguf.dequantize(np.zeros((1, block_bytes), np.uint8), ggml_type)
     return True
   except NotImplementedError:
     return False

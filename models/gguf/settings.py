@@ -21,18 +21,18 @@ def read(path) -> dict[str, dict]:
   """Returns fields of tokenizer_config.json and of generation_config.json."""
   metadata = files.read(path).metadata
   tokens = metadata.get(TOKENS, [])
-  found = {}
+  fields = {}
   for name, key in _SPECIAL.items():
     token = _token_id(path, metadata, key, tokens)
     if token is not None:
-      found[name] = tokens[token]
+      fields[name] = tokens[token]
   for name in ("add_bos_token", "chat_template"):
     value = metadata.get(f"{_PREFIX}{name}", metadata.get(f"tokenizer.{name}"))
     if value is not None:
-      found[name] = value
+      fields[name] = value
   ends = [_token_id(path, metadata, key, tokens) for key in _ENDS]
   ends = [*filter(lambda x: x is not None, ends), *_ends_of_turns(metadata)]
-  return {"tokenizer_config.json": found,
+  return {"tokenizer_config.json": fields,
           "generation_config.json": (
               {"eos_token_id": [*dict.fromkeys(ends)]} if ends else {})}
 

@@ -22,26 +22,26 @@ def tensors(path) -> dict[str, files.Entry]:
   prefix, row = architectures.of(path, file.metadata)
   top = {**architectures.TOP, **row.top}
   names = {**architectures.NAMES, **row.names}
-  found = {}
+  renamed = {}
   for name, entry in file.tensors.items():
     if name in config.ROPE_TENSORS:
       continue  # Part of the architecture, see `config.fields`.
     match = _LAYER.fullmatch(name)
-    part, _, kind = name.rpartition(".")
+    part, _, leaf = name.rpartition(".")
     if match and match[2] in names:
-      layer, part, kind = match.groups()
-      there = f"{row.layer.format(layer)}.{names[part]}.{kind}"
+      layer, part, leaf = match.groups()
+      there = f"{row.layer.format(layer)}.{names[part]}.{leaf}"
     elif part in top:
-      there = f"{top[part]}.{kind}"
+      there = f"{top[part]}.{leaf}"
     else:
-      found[name] = entry
+      renamed[name] = entry
       continue
     if "{}" in there:
-      found |= {there.format(i): _expert(entry, i)
-                for i in range(entry.shape[0])}
+      renamed |= {there.format(i): _expert(entry, i)
+                  for i in range(entry.shape[0])}
     else:
-      found[there] = _as_there(entry, part, kind, prefix, row, file.metadata)
-  return found
+      renamed[there] = _as_there(entry, part, leaf, prefix, row, file.metadata)
+  return renamed
 
 
 def _expert(entry, i):
@@ -49,13 +49,13 @@ def _expert(entry, i):
                   lambda: entry.rows(i, i + 1))
 
 
-def _as_there(entry, part, kind, prefix, row, metadata):
+def _as_there(entry, part, leaf, prefix, row, metadata):
   if row.norm_offset and part.endswith("norm"):
     return _changed(entry, lambda x: x - np.float32(row.norm_offset))
   if row.paired and part in _ROTATED:
     heads = _heads(prefix, metadata, _ROTATED[part])
     return _changed(entry, lambda x: _halves(x, heads))
-  if part in row.transposed and kind == "weight":
+  if part in row.transposed and leaf == "weight":
     return _changed(entry, np.transpose, entry.shape[::-1])
   if part == row.fused_heads:
     heads = _heads(prefix, metadata, _ROTATED["attn_q"])

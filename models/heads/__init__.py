@@ -1,10 +1,10 @@
 """Heads on the target's features: drafters instead of a draft model.
 
 A file is a head: its architecture, what it predicts in training, and how it is
-saved. It is found by the folder, and imported when it is asked for. It has
+saved. The folder lists it, and it is imported when it is asked for. It has
 
     Config                     frozen dataclass of its sizes
-    head(config, target)       the `Head`, whose parameters are those of `init`
+    head(config, target)       the `Head`, with the parameters of `init`
     init(key, config, target)  random parameters
     KINDS                      dict of `parts.training.Kind`, by the names that
                                `experiments.train` knows; none if it is absent
@@ -15,7 +15,7 @@ saved. It is found by the folder, and imported when it is asked for. It has
 `target` is the `transformer.Config` of the target, which keeps the output of
 its last layer unless another one is named, as
 `transformer.with_features(target, (target.num_layers - 1,))` does; `head`
-raises ValueError for one that does not fit. Prompt tokens are no head; in place
+raises ValueError for one that does not fit. Prompt tokens are no head: instead
 of `head` they have `target(config, target)`, the target that knows them.
 """
 

@@ -103,9 +103,9 @@ def head(config: Config, target) -> Head:
 
 def _bias(config, params, before, level):
   """Returns `[..., N]` of the tokens before, `[...]`, at their levels."""
-  found = linear_ops.matmul(
+  bias = linear_ops.matmul(
       linear_ops.lookup(params["markov_in"], before), params["markov_out"])
-  return found if config.markov_root else jnp.where(level > 0, found, 0)
+  return bias if config.markov_root else jnp.where(level > 0, bias, 0)
 
 
 def _init(spec, batch, slots):
@@ -153,13 +153,13 @@ def _projected(config, params, x, cache, slots):
   seen = prefix_layers.alone(config, cache, cache.length[:, None] + slots)
   empty = cache_lib.init_block(cache, width)
   nothing = prefix_layers.empty_cache(config, batch)
-  found = [
+  pairs = [
       layers.Attention(config, parent=None).apply(
           {"params": params["network"]["layers"][f"layer_{i}"]["attention"]},
           x, (nothing.keys[i], nothing.values[i]),
           (empty.keys[i], empty.values[i]), 0, seen[-1])[1]
       for i in range(config.num_layers)]
-  return Block(*map(tuple, zip(*found)))
+  return Block(*map(tuple, zip(*pairs)))
 
 
 def init(key, config: Config, target):
@@ -247,14 +247,14 @@ def _predict(config, target, params, target_params, features, tokens, depth):
   # Each root sees what is before it.
   state = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), state)
   state = state.replace(length=jnp.tile(jnp.asarray(places, jnp.int32), batch))
-  found = _start(spec, params, target_params, state,
-                 tokens[:, places].reshape(-1), 0)
-  found = found.reshape(batch, count, *found.shape[1:])
+  logits = _start(spec, params, target_params, state,
+                  tokens[:, places].reshape(-1), 0)
+  logits = logits.reshape(batch, count, *logits.shape[1:])
   if config.markov_rank:
     before = np.minimum(places[:, None] + np.arange(config.depth), length - 1)
-    found += _bias(config, params, tokens[:, before],
-                   np.arange(config.depth)[:, None])
-  return found.swapaxes(1, 2), positions
+    logits += _bias(config, params, tokens[:, before],
+                    np.arange(config.depth)[:, None])
+  return logits.swapaxes(1, 2), positions
 
 
 def _kind(markov_rank):

@@ -3,7 +3,7 @@
 The trigram encoder, a small network on three embeddings, replaces the target's
 lower layers. The full context encoder, one decoder layer, reads it and attends
 to the text's last hidden states and trigrams, the path's trigrams, and its own
-outputs for the path in place of missing hidden states. Level i has its own
+outputs for the path instead of missing hidden states. Level i has its own
 output layer, on that output joined with the hidden state before the root.
 
 Written from the training forward of kafkayu/Chimera@1650c932
@@ -44,7 +44,7 @@ _KEY_AXIS, _VALUE_AXIS = 3, 2
 class Config:
   """The architecture of the head."""
   # A `transformer.Config` with the sizes of the full context encoder. Files
-  # hold none of them: they are those of the target's layers there.
+  # hold none of them: there they equal the target's layers.
   layer: Any
   heads: int = 4  # Output layers: the levels that it can draft
 
@@ -166,9 +166,9 @@ def _read(spec, params, target_params, state, features, tokens, count):
   places = state.cache.length[:, None] + order[None]
   hidden = target_ends.norm(spec.target, target_params, features[0])
   x = _encode(spec, params, target_params, _grams(state.recent, tokens))
-  found = (_keys(spec, params, hidden, places),
+  pairs = (_keys(spec, params, hidden, places),
            _keys(spec, params, x, places + 1))
-  block = Block(*(tuple(parts) for parts in zip(*found)))
+  block = Block(*(tuple(parts) for parts in zip(*pairs)))
   slots = jnp.broadcast_to(order, tokens.shape)
   last = count[:, None] + jnp.arange(_GRAM, dtype=jnp.int32)[None]
   recent = jnp.take_along_axis(

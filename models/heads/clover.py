@@ -39,7 +39,7 @@ _THETA = 1e4
 class Config:
   """The architecture of the head."""
   # A `transformer.Config` with the sizes of the augmenting block; its
-  # `num_heads` and `norm_eps` are those of the attention decoder too, its
+  # `num_heads` and `norm_eps` hold for the attention decoder too, its
   # vocabulary is not used
   layers: Any
   version: int = 2  # 1, of Clover, or 2

@@ -196,12 +196,12 @@ def _config(folder):
   tensors = folder.tensors
   for prefix in (_MIDDLE, "layers.0"):
     if f"{prefix}.hidden_norm.weight" in tensors:
-      found, kept = published(folder)
+      fields, kept = published(folder)
       layer = folder.layers(folder.fields.get(formats.LAYER, folder.fields),
                             prefix)
-      return Config(layer, **found), kept
+      return Config(layer, **fields), kept
   if not _holds(tensors):
-    raise ValueError(f"'{folder.path}' holds no head of a kind that is known: "
+    raise ValueError(f"'{folder.path}' holds no head of a known type: "
                      "tensors of EAGLE or FSPAD are missing.")
   layer = folder.layers(folder.fields)
   sampled = "fc.fc.weight" in tensors
@@ -266,8 +266,8 @@ def _holds(tensors):
 
 def _kind(version, feature_weight=0, **more):
   def unrolled(*arguments):
-    found = own_features.rounds(Network, *arguments)
-    return found if feature_weight else found[0]
+    made = own_features.rounds(Network, *arguments)
+    return made if feature_weight else made[0]
 
   limited = lambda config, count: dataclasses.replace(
       config, draft_vocab=count, shared_output=True)

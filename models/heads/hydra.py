@@ -26,7 +26,7 @@ from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
 
-# Kinds of heads, and whether they have a prefix layer.
+# Architectures of heads, and whether they have a prefix layer.
 _ARCHITECTURES = {"mlp": False, "prefix-mlp": True}
 _PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 
@@ -35,8 +35,8 @@ _PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 class Config(medusa.Config):
   """Sizes of the heads."""
   # A `transformer.Config` of the layer that reads the hidden states first
-  # (Hydra++), or None. Files hold none of its sizes, which are those of the
-  # target's layers there.
+  # (Hydra++), or None. Files hold none of its sizes: there they equal the
+  # target's layers.
   prefix: Any = None
 
 
@@ -53,15 +53,15 @@ class _Heads(nn.Module):
     linear = functools.partial(layers.Linear, dim, True,
                                jnp.dtype(self.target.dtype),
                                weights=cfg.weights)
-    found = []
+    logits = []
     for i in range(cfg.heads) if only is None else (only,):
       y = x[..., :(i + 2) * dim]
       for j in range(cfg.blocks):
         inner = nn.silu(linear(name=f"head_{i}_block_{j}")(y))
         # The first block has fewer outputs than inputs.
         y = inner + (y if j else linear(name=f"head_{i}_residual")(y))
-      found.append(self._output(i, y))
-    return found
+      logits.append(self._output(i, y))
+    return logits
 
   def _output(self, i, y):
     shape, dtype = (self.target.vocab_size, self.target.dim), jnp.dtype(
@@ -91,12 +91,12 @@ def _unrolled(config: Config, target, params, target_params, features, tokens,
       config.prefix, params.get("prefix"),
       target_ends.norm(target, target_params, features[0]))
   embeddings = target_ends.embed(target, target_params, tokens)
-  found = []
+  logits = []
   for i in range(depth):
     # The root is i tokens before the last one that head i reads.
     inputs = [_later(x, i), *(_later(embeddings, i - j) for j in range(i + 1))]
-    found += _heads(config, target, params, jnp.concatenate(inputs, -1), i)
-  return jnp.stack(found, axis=1)
+    logits += _heads(config, target, params, jnp.concatenate(inputs, -1), i)
+  return jnp.stack(logits, axis=1)
 
 
 def _init(spec, batch, slots):

@@ -44,7 +44,7 @@ class _Heads(nn.Module):
   @nn.compact
   def __call__(self, x):
     cfg, dtype = self.config, jnp.dtype(self.target.dtype)
-    found = []
+    logits = []
     for i in range(cfg.heads):
       y = x
       for j in range(cfg.blocks):
@@ -53,8 +53,8 @@ class _Heads(nn.Module):
       table = self.param(
           f"head_{i}_out", quantization.initializer(layers.INIT, cfg.weights),
           (self.target.vocab_size, self.target.dim), dtype)
-      found.append(linear_ops.matmul(y, table))
-    return jnp.stack(found, axis=1)
+      logits.append(linear_ops.matmul(y, table))
+    return jnp.stack(logits, axis=1)
 
 
 @functools.lru_cache(maxsize=None)
@@ -89,13 +89,13 @@ def init(key, config: Config, target):
 
 
 def _config(folder):
-  found = {name: re.match(r"(\d{1,3})\.(\d{1,3})\.", name)
-           for name in folder.tensors}
-  other = next((name for name, match in found.items() if not match), "")
-  if other or not found:
+  matches = {name: re.match(r"(\d{1,3})\.(\d{1,3})\.", name)
+             for name in folder.tensors}
+  other = next((name for name, match in matches.items() if not match), "")
+  if other or not matches:
     raise ValueError(f"'{folder.path}': tensor {json_files.shortened(other)} "
                      "is not one of Medusa, <head>.<block>.")
-  last_head, blocks = (max(int(match[i]) for match in found.values())
+  last_head, blocks = (max(int(match[i]) for match in matches.values())
                        for i in (1, 2))
   return Config(last_head + 1, blocks), formats.last(folder.target)
 
@@ -116,10 +116,11 @@ def _fields(config, *_):
 def _predict(config, target, params, target_params, features, tokens, depth):
   """Head i predicts the token i + 2 places after."""
   x = target_ends.norm(target, target_params, features[0])
-  found = _Heads(config, target).apply({"params": params},
-                                       x.reshape(-1, x.shape[-1]))
-  found = found.reshape(*x.shape[:2], *found.shape[1:]).swapaxes(1, 2)
-  return found, np.arange(found.shape[2])[None] + 1 + np.arange(depth)[:, None]
+  logits = _Heads(config, target).apply({"params": params},
+                                        x.reshape(-1, x.shape[-1]))
+  logits = logits.reshape(*x.shape[:2], *logits.shape[1:]).swapaxes(1, 2)
+  return logits, 1 + np.arange(logits.shape[2])[None] + (
+      np.arange(depth)[:, None])
 
 
 FORMAT = formats.Format(

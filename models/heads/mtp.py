@@ -46,7 +46,7 @@ class Config:
 
 
 def layer_of(target):
-  """Returns the architecture of a layer like those of a target."""
+  """Returns the architecture of a layer like a target's."""
   return dataclasses.replace(formats.layer_of(target), weights="dtype")
 
 
@@ -89,8 +89,8 @@ def init(key, config: Config, target):
 
 
 def _config(folder):
-  target, found = folder.target, mtp_tensors.find(folder.tensors)
-  if not found:
+  target, module = folder.target, mtp_tensors.find(folder.tensors)
+  if not module:
     raise ValueError(f"'{folder.path}' holds no tensors of a next-token "
                      "module.")
   unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
@@ -100,13 +100,13 @@ def _config(folder):
   if unlike or target.norm == "layer":
     name = (unlike or ["norm"])[0]
     raise ValueError(f"'{folder.path}': a next-token module with a layer like "
-                     f"those of the target, {name}={getattr(target, name)!r}, "
+                     f"the target's, {name}={getattr(target, name)!r}, "
                      "is not supported; layers of Llama, Qwen2, Qwen3 and "
                      "DeepSeek are.")
   # Unlike the target's first layers it has experts.
   layer = layer_of(dataclasses.replace(target, dense_layers=0))
   layer = dataclasses.replace(layer, dtype=folder.dtype)
-  return Config(layer, found.is_mimo), formats.last(target)
+  return Config(layer, module.is_mimo), formats.last(target)
 
 
 def _names(config, _):

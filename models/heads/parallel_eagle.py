@@ -1,9 +1,9 @@
 """P-EAGLE (arXiv 2602.01469): layers of EAGLE-3 that draft a block at once.
 
-Each further token to draft is a pair of a mask token and one trained vector in
-place of features; all pairs go through the layers at once, so the distribution
-is a product. The format was read in vllm's tests of parallel drafting
-(`mask_hidden`, `ptd_token_id`); no published file was available.
+Each further token to draft is a pair of a mask token and one trained vector
+instead of features; all pairs go through the layers at once, so the
+distribution is a product. The format was read in vllm's tests of parallel
+drafting (`mask_hidden`, `ptd_token_id`); no published file was available.
 """
 
 import dataclasses
@@ -153,8 +153,7 @@ def _network(spec, params, *arguments, **named):
 
 def init(key, config: Config, target):
   """Returns random parameters: `network`, `mask_hidden`, tables by token.
-  `mask_hidden [1, F]` is of all features; the tables are those of
-  `eagle.init`."""
+  `mask_hidden [1, F]` is of all features; the tables are `eagle.init`'s."""
   layers = config.layers
   embeddings, _, features = own_features.abstract_features(
       config, layers, target, config.num_features)
@@ -170,14 +169,14 @@ def init(key, config: Config, target):
 
 def _config(folder):
   fields = folder.fields
-  found, kept = eagle.published(folder)
+  given, kept = eagle.published(folder)
   mask = next((fields[name] for name in _MASKS if name in fields), None)
   if mask is None:
     raise ValueError(f"'{folder.path}': none of the fields "
                      f"{', '.join(_MASKS)} names the mask token.")
   return Config(
       folder.layers(fields.get(formats.LAYER, fields)), mask_token=mask,
-      depth=fields.get("num_speculative_tokens", Config.depth), **found), kept
+      depth=fields.get("num_speculative_tokens", Config.depth), **given), kept
 
 
 def _names(config, _):

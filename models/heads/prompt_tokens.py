@@ -31,7 +31,7 @@ def target(config: Config, architecture) -> LanguageModel:
 def with_chains(config: Config, architecture, params, tokens,
                 anchors: tuple[int, ...]):
   """Returns what the target says of texts, and guesses after A anchors.
-  `params` are the target's, with those of `init`. Returns logits `[B, T, V]` of
+  `params` are the target's and `init`'s. Returns logits `[B, T, V]` of
   tokens `[B, T]`, and `[B, A, prompts, V]` of the tokens from the second one
   after each anchor."""
   (batch, length), count = tokens.shape, config.prompts
@@ -74,9 +74,9 @@ def _predict(config, architecture, params, target_params, features, tokens,
   del features
   tokens = tokens[:, :-1]
   anchors, positions = training.roots(tokens.shape[1], 0, depth)
-  _, found = with_chains(config, architecture, {**target_params, **params},
-                         tokens, anchors)
-  return found.swapaxes(1, 2), positions + 1
+  _, guesses = with_chains(config, architecture, {**target_params, **params},
+                           tokens, anchors)
+  return guesses.swapaxes(1, 2), positions + 1
 
 
 _ARCHITECTURE, _TENSOR = "PromptDecoder", "prompt_embeddings"

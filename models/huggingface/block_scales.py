@@ -26,20 +26,20 @@ def is_known(given) -> bool:
   return True
 
 
-def dequantized(path, found):
+def dequantized(path, tensors):
   """Returns the dict of `Tensor`, matrices multiplied by their scales. `path`
   is that of the `config.json`, which has the sizes of blocks."""
-  scales = {name for name in found if name.endswith(SCALE)
-            and name.removesuffix(SCALE) in found}
+  scales = {name for name in tensors if name.endswith(SCALE)
+            and name.removesuffix(SCALE) in tensors}
   if not scales:
-    return found
+    return tensors
   given = json_files.read(path).get(FIELD) if path.is_file() else None
   if not is_known(given):
     raise ValueError(f"'{path}': tensors {SCALE[1:]} need {FIELD} with "
                      f"quant_method={_METHOD!r}.")
-  rest = {name: x for name, x in found.items() if name not in scales}
+  rest = {name: x for name, x in tensors.items() if name not in scales}
   return rest | {name.removesuffix(SCALE): _scaled(
-      found[name.removesuffix(SCALE)], found[name], given[_SIZES])
+      tensors[name.removesuffix(SCALE)], tensors[name], given[_SIZES])
                  for name in scales}
 
 

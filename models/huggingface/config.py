@@ -239,13 +239,13 @@ def fields(config: transformer.Config) -> dict:
   if module is masked:
     raise ValueError(f"family={name!r} is none that is written; one of "
                      f"{sorted(set(ARCHITECTURES) - set(masked.FAMILIES))} is.")
-  found = {"model_type": name, "architectures": [ARCHITECTURES[name]],
-           **{theirs: getattr(config, ours)
-              for ours, theirs in _sizes(name).items()},
-           "tie_word_embeddings": config.tie_embeddings,
-           "torch_dtype": config.dtype, **module.own_fields(config)}
+  written = {"model_type": name, "architectures": [ARCHITECTURES[name]],
+             **{theirs: getattr(config, ours)
+                for ours, theirs in _sizes(name).items()},
+             "tie_word_embeddings": config.tie_embeddings,
+             "torch_dtype": config.dtype, **module.own_fields(config)}
   given = dataclasses.replace(config, scan_layers=False)
-  again, _ = _parse(found)
+  again, _ = _parse(written)
   if config.rope_scaling == "longrope" and (
       config.max_length > config.rope_original_length):
     # The only factors of so long a text are for all texts in the file.
@@ -253,7 +253,7 @@ def fields(config: transformer.Config) -> dict:
         given, rope_short_factors=config.rope_long_factors)
   for field, value in dataclasses.asdict(given).items():
     if value != getattr(again, field):
-      raise ValueError(f"{field}={value!r} has no place in a Hugging Face "
-                       f"model of type {name}; {getattr(again, field)!r} has. "
-                       "Another `family` may have it.")
-  return found
+      raise ValueError(f"{field}={value!r} does not fit a Hugging Face model "
+                       f"of type {name}; {getattr(again, field)!r} does. "
+                       "Another `family` may fit.")
+  return written

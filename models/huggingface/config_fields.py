@@ -1,4 +1,4 @@
-"""Fields of a `config.json`: their types and ranges, checked in one place.
+"""Fields of a `config.json`: their types and ranges, with their checks.
 
 Ranges far exceed published models: they refuse damaged or hostile files before
 anything of that size is allocated.

@@ -45,13 +45,13 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = lambda tree: jax.tree.map(lambda _: device, tree)
 
-  def place(path, leaf, sharding):
+  def put(path, leaf, sharding):
     x = readers[transformer.param_name(path)]()
-    return quantization.place(leaf, sharding, x)
+    return quantization.to_devices(leaf, sharding, x)
 
   config = dataclasses.replace(config, scan_layers=scan_layers)
   return transformer.language_model(config), layer_stack.place_all(
-      transformer.abstract_params(config), shardings, place)
+      transformer.abstract_params(config), shardings, put)
 
 
 def open_folder(folder, *, dtype: str | None = None):
@@ -60,38 +60,38 @@ def open_folder(folder, *, dtype: str | None = None):
   "layers/layer_0/attention/key/kernel", to `() -> numpy array`."""
   config = hf_config.read(folder)
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
-  found = tensor_names.with_base(config, tensor_files.tensors(folder))
+  tensors = tensor_names.with_base(config, tensor_files.tensors(folder))
   readers, used = {}, set()
   for name, leaf in _named(transformer.abstract_params(config)):
-    places = tensor_names.places(config, name)
+    slices = tensor_names.slices(config, name)
     shape = leaf.shape[len(tensor_names.stacked(config, name)):]
-    for place in places:
-      _check(folder, found, place.source, place.shape(shape))
+    for piece in slices:
+      _check(folder, tensors, piece.source, piece.shape(shape))
     readers[name] = functools.partial(
         _read, name, leaf, shape,
-        [(place, found[place.source]) for place in places])
-    used.update(place.source for place in places)
-  tensor_names.check_rest(config, found, used)
+        [(piece, tensors[piece.source]) for piece in slices])
+    used.update(piece.source for piece in slices)
+  tensor_names.check_rest(config, tensors, used)
   return config, readers
 
 
 def layer_tensors(path, config: transformer.Config, prefix: str,
-                  found: dict) -> dict:
-  """Returns `found` with the parameters of one layer in place of its tensors.
+                  tensors: dict) -> dict:
+  """Returns `tensors`, but one layer's tensors replaced by its parameters.
   Tensors f"{prefix}.*" become f"{prefix}.{name}", such as the name
   "attention/key/kernel"; the architecture has `num_layers=1`."""
-  rest, of_layer = dict(found), "layers/layer_0/"
+  rest, of_layer = dict(tensors), "layers/layer_0/"
   for name, leaf in _named(transformer.abstract_params(config)):
     if not name.startswith(of_layer):
       continue
-    places = [place._replace(source=place.source.replace(
-        "model.layers.0", prefix)) for place in tensor_names.places(
+    slices = [piece._replace(source=piece.source.replace(
+        "model.layers.0", prefix)) for piece in tensor_names.slices(
             config, name)]
     shape = leaf.shape[len(tensor_names.stacked(config, name)):]
-    for place in places:
-      _check(path, found, place.source, place.shape(shape))
-      rest.pop(place.source, None)
-    sources = [(place, found[place.source]) for place in places]
+    for piece in slices:
+      _check(path, tensors, piece.source, piece.shape(shape))
+      rest.pop(piece.source, None)
+    sources = [(piece, tensors[piece.source]) for piece in slices]
     rest[f"{prefix}.{name.removeprefix(of_layer)}"] = tensor_files.Tensor(
         sources[0][1].path, leaf.shape,
         functools.partial(_read, name, leaf, shape, sources))
@@ -120,9 +120,9 @@ def write(folder, config: transformer.Config, params: types.Params,
             "eos_token_id": eos_id}
   parts = collections.defaultdict(list)
   for name, leaf in _named(params):
-    for at, place in zip(np.ndindex(tensor_names.stacked(config, name)),
-                         tensor_names.places(config, name), strict=True):
-      parts[place.source].append((place, leaf, at))
+    for at, piece in zip(np.ndindex(tensor_names.stacked(config, name)),
+                         tensor_names.slices(config, name), strict=True):
+      parts[piece.source].append((piece, leaf, at))
   for held in parts.values():
     held.sort(key=lambda part: part[0].part)
 
@@ -132,18 +132,18 @@ def write(folder, config: transformer.Config, params: types.Params,
 
   shapes = {}
   for source, held in parts.items():
-    place, leaf, at = held[0]
-    shapes[source] = place.shape(leaf.shape[len(at):])
+    piece, leaf, at = held[0]
+    shapes[source] = piece.shape(leaf.shape[len(at):])
   tensor_files.write(folder / tensor_files.SAFETENSORS, shapes, config.dtype,
                      read)
   atomic.write_json(folder / hf_config.FILE, fields)
 
 
-def _check(folder, found, source, shape):
+def _check(folder, tensors, source, shape):
   """Raises an error unless there is a tensor of this shape to read."""
-  if source not in found:
+  if source not in tensors:
     raise ValueError(f"'{folder}': tensor {source} is missing.")
-  tensor = found[source]
+  tensor = tensors[source]
   if tensor.refusal or tensor.integer:
     refusal = tensor.refusal or "has integers: floats are needed."
     raise ValueError(f"'{tensor.path}': tensor {source} {refusal}")
@@ -158,13 +158,13 @@ def _read(name, leaf, shape, sources):
   are pairs of a `TensorSlice` and a `Tensor`, each of `shape`: one, or one for
   each index of `tensor_names.stacked`."""
   if len(sources) == 1:
-    [(place, tensor)] = sources
-    x = place.read(tensor.read()).astype(leaf.dtype, copy=False)
+    [(piece, tensor)] = sources
+    x = piece.read(tensor.read()).astype(leaf.dtype, copy=False)
     x = np.ascontiguousarray(x).reshape(leaf.shape)
   else:
     x = np.empty(leaf.shape, leaf.dtype)
-    for part, (place, tensor) in zip(x.reshape(-1, *shape), sources):
-      part[...] = place.read(tensor.read()).reshape(shape)
+    for part, (piece, tensor) in zip(x.reshape(-1, *shape), sources):
+      part[...] = piece.read(tensor.read()).reshape(shape)
   atomic.check_finite(tensor.path, name, x)
   return x
 

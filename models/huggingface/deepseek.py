@@ -57,7 +57,7 @@ _DIGITS = 12
 
 
 def names(config):
-  """Returns names of tensors that are not those of a Llama, of a layer."""
+  """Returns names of a layer's tensors that differ from a Llama's."""
   query = "self_attn.q_b_proj" if config.query_rank else "self_attn.q_proj"
   return _NAMES | {"attention/query": query} | (
       _EXPERTS if config.num_experts else {})
@@ -202,10 +202,10 @@ def _growth(fields):
   old, new = (_take(dict(fields), name, {})
               for name in ("rope_scaling", "rope_parameters"))
   given = dict(new or old)
-  kind = _take(given, "type", "default")
-  kind = _take(given, "rope_type", kind)
+  rope_type = _take(given, "type", "default")
+  rope_type = _take(given, "rope_type", rope_type)
   share = _take(given, "mscale_all_dim", 0.0)
-  if kind == "default" or not share:
+  if rope_type == "default" or not share:
     return 1.0
   return 0.1 * share * math.log(max(_take(given, "factor"), 1.0)) + 1
 

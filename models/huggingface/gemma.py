@@ -6,7 +6,7 @@ from models.huggingface import rope as hf_rope
 
 _take = config_fields.take
 _GELU = "gelu_pytorch_tanh"
-# Of so many layers, one sees all positions, which no field says.
+# One in this many layers sees all positions, which no field says.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6}
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -32,7 +32,7 @@ def parse(fields, family, common):
   config_fields.take_one_of(fields, "hidden_activation", family, (_GELU,))
   config_fields.take_one_of(fields, "use_bidirectional_attention", family,
                             (False,))
-  found = {
+  given = {
       "num_kv_heads": _take(fields, "num_key_value_heads"),
       "head_dim": _take(fields, "head_dim", 256),
       "hidden_dim": _take(fields, "intermediate_size"),
@@ -41,12 +41,12 @@ def parse(fields, family, common):
       "embedding_scale": common["dim"]**0.5}
   if family != "gemma":
     scalar = _take(fields, "query_pre_attn_scalar")
-    found |= {"sandwich_norm": True, "qk_norm": family == "gemma3_text",
-              "query_scalar": 0 if scalar == found["head_dim"] else scalar,
+    given |= {"sandwich_norm": True, "qk_norm": family == "gemma3_text",
+              "query_scalar": 0 if scalar == given["head_dim"] else scalar,
               **_caps(fields, family),
               **_windows(fields, family, common["num_layers"])}
   rope = _two_ropes if family == "gemma3_text" else hf_rope.parse
-  return found | rope(fields, common["max_length"])
+  return given | rope(fields, common["max_length"])
 
 
 def own_fields(config):

@@ -32,7 +32,7 @@ NAMES = {"feed_forward/gate": "shared_mlp.input_linear",
          "mamba": "mamba", "mamba/out": "mamba.out_proj",
          **{f"mamba/{name}": "mamba.in_proj"
             for name in ("gate", "value", "key", "query", "decay")}}
-# Kinds of parameters that other families have not.
+# Parameters that other families lack, by our names.
 KINDS = {"D": "D", "norm_scale": "norm.weight",
          **{f"{name}_conv_bias": "conv1d.bias"
             for name in ("query", "key", "value")}}
@@ -49,7 +49,7 @@ def parse(fields, family, common):
     config_fields.take_one_of(fields, name, family, allowed)
   for name in _UNUSED:
     fields.pop(name, None)
-  found = {
+  given = {
       "num_kv_heads": _take(fields, "num_key_value_heads",
                             common["num_heads"]),
       "head_dim": _take(fields, "head_dim",
@@ -59,30 +59,30 @@ def parse(fields, family, common):
       "positions": kept if kept == "rope" else "none",
       **hf_rope.parse(fields, common["max_length"]),
       "linear_layer": "mamba2", **_state_fields(fields, common)}
-  return found | llama.granite_factors(fields, found)
+  return given | llama.granite_factors(fields, given)
 
 
 def _state_fields(fields, common):
   """Reads the sizes of layers with a state, and which have attention."""
-  found = {ours: _take(fields, theirs) for ours, theirs in _SIZES.items()}
-  heads = found["linear_value_heads"]
+  sizes = {ours: _take(fields, theirs) for ours, theirs in _SIZES.items()}
+  heads = sizes["linear_value_heads"]
   width = _take(fields, "mamba_expand") * common["dim"]
   if width % heads:
     raise ValueError(f"mamba_n_heads={heads}: a divisor of mamba_expand * "
                      f"hidden_size = {width} is needed.")
   config_fields.take_one_of(fields, "mamba_d_head", FAMILY,
                             ("auto", width // heads))
-  kinds = [_TYPES.get(x, x) for x in _take(fields, "layer_types", None) or [
+  mixers = [_TYPES.get(x, x) for x in _take(fields, "layer_types", None) or [
       layer_types.LINEAR] * common["num_layers"]]
-  if (len(kinds) != common["num_layers"] or layer_types.LINEAR not in kinds
-      or set(kinds) - set(_TYPES.values())):
+  if (len(mixers) != common["num_layers"] or layer_types.LINEAR not in mixers
+      or set(mixers) - set(_TYPES.values())):
     raise ValueError(
-        f"layer_types={kinds!r}: {common['num_layers']} are needed, each "
+        f"layer_types={mixers!r}: {common['num_layers']} are needed, each "
         f"{layer_types.FULL} or {layer_types.LINEAR}, of which there must be "
         "one.")
-  return {**found, "linear_value_dim": width // heads,
-          "attention_layers": [i for i, kind in enumerate(kinds)
-                               if kind == layer_types.FULL]}
+  return {**sizes, "linear_value_dim": width // heads,
+          "attention_layers": [i for i, mixer in enumerate(mixers)
+                               if mixer == layer_types.FULL]}
 
 
 def own_fields(config):

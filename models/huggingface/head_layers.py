@@ -1,10 +1,10 @@
-"""Architectures of the layers of published heads: those of a Llama."""
+"""Architectures of the layers of published heads, which are a Llama's."""
 
 import dataclasses
 
 from models.huggingface import config as hf_config
 
-# Of a config, what describes the layers of a head as those of a Llama.
+# Fields of a config that describe the layers of a head as a Llama's.
 _FIELDS = (
     "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "rms_norm_eps", "rope_theta", "rope_scaling",
@@ -16,18 +16,18 @@ _BIASES = {"qkv_bias": "self_attn.q_proj", "out_bias": "self_attn.o_proj",
            "feed_forward_bias": "mlp.gate_proj"}
 
 
-def config(path, found: dict, dtype: str, target, tensors: dict,
+def config(path, fields: dict, dtype: str, target, tensors: dict,
            prefix: str = "layers.0", family: str = ""):
-  """Returns the architecture of a head's layers, by the tensors those of
-  `family`, "" for Qwen3 or Llama; `prefix` is of the first layer's tensors.
+  """Returns the architecture of a head's layers: of `family`, or where that is
+  "", of Qwen3 or Llama by `tensors`; `prefix` is the first layer's.
   Positions are the target's: configs name the training length, often 2,048.
   Raises ValueError for a wrong field, or layers with a window."""
-  _check_windows(path, found)
-  given = {name: found[name] for name in _FIELDS if name in found}
+  _check_windows(path, fields)
+  given = {name: fields[name] for name in _FIELDS if name in fields}
   has_norms = f"{prefix}.self_attn.q_norm.weight" in tensors
   parsed = hf_config.parse(path / hf_config.FILE, {
       "num_hidden_layers": 1, "max_position_embeddings": target.max_length,
-      # Heads name no family: without these fields each is that of a Llama.
+      # Heads name no family: without these fields each is a Llama.
       **({} if family else {"num_key_value_heads": None, "head_dim": None}),
       **given, "model_type": family or ("qwen3" if has_norms else "llama"),
       "tie_word_embeddings": False})
@@ -38,12 +38,12 @@ def config(path, found: dict, dtype: str, target, tensors: dict,
          for name, theirs in _BIASES.items()})
 
 
-def _check_windows(path, found):
+def _check_windows(path, fields):
   """Raises a ValueError unless all layers see the whole text."""
-  types = found.get("layer_types")
+  types = fields.get("layer_types")
   windows = (set(types) != {"full_attention"} if types else
-             found.get("use_sliding_window") and found.get("sliding_window"))
+             fields.get("use_sliding_window") and fields.get("sliding_window"))
   if windows:
     name = "layer_types" if types else "use_sliding_window"
-    raise ValueError(f"'{path}': {name}={found[name]!r} is not supported for "
+    raise ValueError(f"'{path}': {name}={fields[name]!r} is not supported for "
                      "a head: layers with full attention are.")

@@ -1,6 +1,6 @@
 """Reads and writes heads on a target's features, as they are published.
 
-What a kind of heads looks like is in its file, `FORMAT` of `models.heads.x`.
+Each type of head has its format in its file: `FORMAT` of `models.heads.x`.
 
 Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py),
 FasterDecoding/Medusa, z-lab/dflash@10129599 (dflash/model.py),
@@ -79,8 +79,8 @@ def is_head(folder) -> bool:
   if fields.get("num_hidden_layers") != 1:
     return False
   try:
-    found = tensor_files.tensors(path)
-    return "fc.weight" in found or "fc.fc.weight" in found
+    tensors = tensor_files.tensors(path)
+    return "fc.weight" in tensors or "fc.fc.weight" in tensors
   except (FileNotFoundError, ValueError):
     return False
 
@@ -103,19 +103,19 @@ def is_prompts(folder) -> bool:
 def load_prompts(folder, target: transformer.Config):
   """Reads prompt tokens of parallel prompt decoding. Returns the target that
   knows them, and its parameter `prompts [prompts, F]`."""
-  found = _opened(folder, target, target.dtype)
-  lm = found.module.target(found.config, target)
-  name = found.format.names(found.config, {})["prompts"]
-  return lm, _read(found.folder.path, found.folder.tensors, name,
+  opened = _opened(folder, target, target.dtype)
+  lm = opened.module.target(opened.config, target)
+  name = opened.format.names(opened.config, {})["prompts"]
+  return lm, _read(opened.folder.path, opened.folder.tensors, name,
                    lm.abstract_params()["prompts"])
 
 
 def open_folder(folder, target: transformer.Config, dtype: str | None = None,
                 weights: str = quantization.DTYPE) -> Loaded:
   """Opens a head, whose parameters are shapes; as `load` in all else."""
-  found = _opened(folder, target, dtype, weights)
-  head = found.module.head(found.config, found.folder.target)
-  return Loaded(head, head.abstract_params(), found.kept)
+  opened = _opened(folder, target, dtype, weights)
+  head = opened.module.head(opened.config, opened.folder.target)
+  return Loaded(head, head.abstract_params(), opened.kept)
 
 
 def config(folder, target: transformer.Config):
@@ -129,28 +129,28 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
   `target_params` are needed where it shares the target's output layer. Raises
   FileNotFoundError; and ValueError, naming a field or tensor that is wrong or
   unlike the target."""
-  found = _opened(folder, target, dtype, weights)
-  path, tensors = found.folder.path, found.folder.tensors
-  head = found.module.head(found.config, found.folder.target)
-  names = found.format.names(found.config, tensors)
+  opened = _opened(folder, target, dtype, weights)
+  path, tensors = opened.folder.path, opened.folder.tensors
+  head = opened.module.head(opened.config, opened.folder.target)
+  names = opened.format.names(opened.config, tensors)
   used = set()
 
-  def read(place, leaf):
-    if transformer.param_name(place) == _SHARED:
+  def read(key, leaf):
+    if transformer.param_name(key) == _SHARED:
       return leaf
-    name = names[transformer.param_name(place)]
+    name = names[transformer.param_name(key)]
     used.add(name)
     return _read(path, tensors, name, leaf)
 
   params = jax.tree_util.tree_map_with_path(read, head.abstract_params(),
                                             is_leaf=quantization.is_matrix)
-  _check_rest(path, tensors, used, _UNUSED + found.format.unused)
+  _check_rest(path, tensors, used, _UNUSED + opened.format.unused)
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
   if _SHARED in params:
     shared = target_ends.output_rows(target, target_params, params["tokens"])
     params[_SHARED] = _like(params[_SHARED], shared)
-  return Loaded(head, params, found.kept)
+  return Loaded(head, params, opened.kept)
 
 
 def _like(leaf, x):
@@ -161,7 +161,7 @@ def _like(leaf, x):
 
 @functools.cache
 def _formats_of(names):
-  del names  # Others are found where `models.heads.__path__` is longer.
+  del names  # They differ where `models.heads.__path__` is longer.
   return {module: formats.of_module(module)
           for module in registry.modules().values()}
 
@@ -174,9 +174,9 @@ def _formats():
 def _named(fields):
   """Returns the module of the head that a config names, or None."""
   name = formats.architecture(fields)
-  found = [module for module, x in _formats().items() if x.field in fields] + [
+  named = [module for module, x in _formats().items() if x.field in fields] + [
       module for module, x in _formats().items() if name in x.architectures]
-  return found[0] if found else None
+  return named[0] if named else None
 
 
 def _files_of(path, format_):
@@ -192,30 +192,30 @@ def _opened(folder, target, dtype, weights=quantization.DTYPE) -> _Opened:
   format_ = _format_of(module)
   tensors = _tensors(path, format_)
   if not module:
-    module = next((x for x, found in _formats().items()
-                   if found.holds(tensors)), None)
+    module = next((x for x, opened in _formats().items()
+                   if opened.holds(tensors)), None)
     if not module:
-      raise ValueError(f"'{path}' holds no head of a kind that is known: "
+      raise ValueError(f"'{path}' holds no head of a known type: "
                        f"{', '.join(registry.names())}.")
     format_ = _formats()[module]
   # What a head takes from the target it converts to its own type.
   target = dataclasses.replace(target, dtype=dtype, weights=quantization.DTYPE)
-  found = formats.Folder(
+  opened = formats.Folder(
       path, fields, tensors, target, dtype,
       lambda fields, *args, **kwargs: head_layers.config(
           path, fields, dtype, target, tensors, *args, **kwargs))
-  config, kept = format_.config(found)
+  config, kept = format_.config(opened)
   tensors, layer = format_.select(tensors), format_.layer(config)
   if layer:
     tensors = convert.layer_tensors(path, *layer, tensors)
-  return _Opened(module, format_, found._replace(tensors=tensors),
+  return _Opened(module, format_, opened._replace(tensors=tensors),
                  _with_weights(config, weights), kept)
 
 
 def _module(path, fields):
   """Returns the module that a config or files of a folder name, or None."""
   return _named(fields) or next(
-      (x for x, found in _formats().items() if _files_of(path, found)), None)
+      (x for x, form in _formats().items() if _files_of(path, form)), None)
 
 
 def _format_of(module):
@@ -227,8 +227,8 @@ def _fields(path):
   """Returns the fields of a head's config, which have been checked."""
   path = path / hf_config.FILE
   known = dict(formats.FIELDS)
-  for found in _formats().values():
-    known |= found.known
+  for format_ in _formats().values():
+    known |= format_.known
   fields = json_files.read(path)
   try:
     return formats.checked(fields, known)
@@ -262,11 +262,11 @@ def save(folder, module, config, params, kept, metadata=None,
   appears whole or not at all; an existing one is replaced. `module` is such as
   `models.heads.eagle`, `kept` has the layers of the target that it reads,
   `metadata` is for people to read."""
-  found = formats.of_module(module)
+  format_ = formats.of_module(module)
   if getattr(getattr(config, "layer", None), "latent_dim", 0):
     raise ValueError(f"latent_dim={config.layer.latent_dim}: a head with "
                      "latent attention cannot be saved.")
-  names, fields = found.names(config, {}), found.fields
+  names, fields = format_.names(config, {}), format_.fields
   dtypes = sorted({str(x.dtype) for name, x in params.items()
                    if name != "tokens" for x in jax.tree.leaves(x)})
   if len(dtypes) > 1:
@@ -278,8 +278,8 @@ def save(folder, module, config, params, kept, metadata=None,
     params["tokens"] = np.asarray(params["tokens"]) - np.arange(
         len(params["tokens"]))
   arrays, types = {}, {formats.OFFSETS: np.int64}
-  for place, leaf in jax.tree_util.tree_leaves_with_path(params):
-    name = names[transformer.param_name(place)]
+  for key, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = names[transformer.param_name(key)]
     x = np.asarray(leaf)
     if x.ndim == 2 and weights == quantization.INT8:
       matrix = quantization.on_host(x)
@@ -287,7 +287,7 @@ def save(folder, module, config, params, kept, metadata=None,
       types |= {name: np.int8, name + tensor_files.SCALE: np.float32}
     else:
       arrays[name] = x
-  file = next(iter(found.files[0]), tensor_files.SAFETENSORS)
+  file = next(iter(format_.files[0]), tensor_files.SAFETENSORS)
   with atomic.replacing(folder) as partial:
     (partial / hf_config.FILE).write_text(
         json.dumps(fields(config, tuple(kept), dtypes[0]), indent=2) + "\n")
@@ -301,17 +301,17 @@ def _read(path, tensors, name, leaf):
   """Returns a tensor as a parameter."""
   if name not in tensors:
     raise ValueError(f"'{path}': tensor {name} is missing.")
-  found, shape = tensors[name], quantization.shape(leaf)
-  if found.refusal or found.shape != shape:
+  tensor, shape = tensors[name], quantization.shape(leaf)
+  if tensor.refusal or tensor.shape != shape:
     raise ValueError(f"'{path}': tensor {name} "
-                     f"{found.refusal or f'has shape {found.shape}'}: {shape} "
-                     "fits the target and the config of the head.")
-  if found.integer != (name == formats.OFFSETS):
+                     f"{tensor.refusal or f'has shape {tensor.shape}'}: "
+                     f"{shape} fits the target and the config of the head.")
+  if tensor.integer != (name == formats.OFFSETS):
     raise ValueError(f"'{path}': tensor {name} has numbers of the wrong type: "
-                     f"{'floating point ones' if found.integer else 'int64'} "
+                     f"{'floating point ones' if tensor.integer else 'int64'} "
                      "are needed.")
-  read = found.read()
-  if found.integer:
+  read = tensor.read()
+  if tensor.integer:
     return read
   if quantization.is_matrix(leaf):
     return jax.tree.map(jnp.asarray, quantization.on_host(read))
@@ -323,7 +323,7 @@ def _check_rest(path, tensors, used, unused):
           if not name.startswith(unused)]
   if rest:
     raise ValueError(f"'{path}': tensor {rest[0]} is not one of a head of "
-                     "this kind.")
+                     "this type.")
 
 
 def _draft_tokens(path, offsets, target):

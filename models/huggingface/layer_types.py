@@ -1,15 +1,14 @@
-"""Layers of two kinds in `config.json`: with a window, and every n-th without.
+"""Layers of two types in `config.json`: with a window, and every n-th without.
 
-Gemma 2 and 3 and OLMo 3 have them; each kind may have a rotary embedding of its
-own.
+Gemma 2 and 3 and OLMo 3 have them; each type may have its own rotary embedding.
 """
 
 from models.huggingface import config_fields
 from models.huggingface import rope as hf_rope
 
 _take = config_fields.take
-FULL, LINEAR, _SLIDING = (f"{kind}_attention"
-                          for kind in ("full", "linear", "sliding"))
+FULL, LINEAR, _SLIDING = (f"{name}_attention"
+                          for name in ("full", "linear", "sliding"))
 
 
 def windows(fields, family, num_layers, every):
@@ -64,7 +63,7 @@ def own_windows(config):
 
 
 def own_ropes(config):
-  """Writes what `two_ropes` reads of both kinds, for transformers 5 only."""
+  """Writes what `two_ropes` reads of both types, for transformers 5 only."""
   own = hf_rope.own_fields(config)
   full = {"rope_type": "default", **own.pop("rope_scaling", {}), **own}
   local = {"rope_type": "default",

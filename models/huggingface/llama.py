@@ -14,7 +14,7 @@ from models.huggingface import rope as hf_rope
 _take = config_fields.take
 _SHARED = "shared_expert_intermediate_size"
 _NOPE_EVERY = 4
-# Of so many layers of OLMo 3, one sees all positions.
+# One in this many layers of OLMo 3 sees all positions.
 _FULL_EVERY = 4
 # Of Granite, and what they are called here.
 _FACTORS = {"embedding_multiplier": "embedding_scale",
@@ -38,7 +38,7 @@ def parse(fields, family, common):
                      for name in ("num_key_value_heads", "head_dim"))
   part = _phi3(fields) if family == "phi3" else 1.0
   rope = _rope(fields, row, common["max_length"], part)
-  found = {
+  given = {
       "num_kv_heads": heads or common["num_heads"],
       "head_dim": head_dim or config_fields.channels(common),
       **_feed_forward(fields, family),
@@ -47,7 +47,7 @@ def parse(fields, family, common):
       **_windows(fields, family, common["num_layers"],
                  hf_rope.longest(rope, common["max_length"])),
       "rope_part": part, **rope, **row.fixed}
-  return found | row.read(fields, {**common, **found})
+  return given | row.read(fields, {**common, **given})
 
 
 def own_fields(config):
@@ -109,10 +109,10 @@ def _expert_fields(config, family):
   return own
 
 
-def _qwen2_moe(fields, found):
+def _qwen2_moe(fields, given):
   """Reads the expert of all tokens, and biases with a field of their own."""
   return {"shared_dim": _take(fields, _SHARED),
-          "qkv_bias": found["qkv_bias"] or _take(fields, "qkv_bias", True)}
+          "qkv_bias": given["qkv_bias"] or _take(fields, "qkv_bias", True)}
 
 
 def _qwen2_moe_fields(config):
@@ -120,14 +120,14 @@ def _qwen2_moe_fields(config):
           "qkv_bias": config.qkv_bias}
 
 
-def granite_factors(fields, found):
+def granite_factors(fields, given):
   """Reads factors; scores have one instead of the root of the channels."""
   names = {"attention_multiplier": "query_scalar", **_FACTORS}
   factors = {ours: _take(fields, theirs, 1.0)
              for theirs, ours in names.items()}
   scalar = float(f"{factors['query_scalar']**-2:.{_DIGITS}g}")
   return {**factors,
-          "query_scalar": 0 if scalar == found["head_dim"] else scalar}
+          "query_scalar": 0 if scalar == given["head_dim"] else scalar}
 
 
 def granite_fields(config):
@@ -153,8 +153,8 @@ def _phi3(fields):
   return part
 
 
-def _mimo(fields, found):
-  del found
+def _mimo(fields, given):
+  del given
   config_fields.take_own_code(fields, "mimo", _OWN_CODE + r"mimo\.")
   return {}
 
@@ -177,9 +177,9 @@ def part_of(config, path):
   return (1,), 1, 0
 
 
-def _smollm3(fields, found):
+def _smollm3(fields, known):
   """Reads which layers are not rotated: every n-th, or none."""
-  num_layers = found["num_layers"]
+  num_layers = known["num_layers"]
   every = _take(fields, "no_rope_layer_interval", _NOPE_EVERY)
   given = (_take(fields, "no_rope_layers", None)
            or _rotated(num_layers, every))
@@ -192,7 +192,7 @@ def _smollm3(fields, found):
 
 def _smollm3_fields(config):
   return {"no_rope_layers": _rotated(config.num_layers, config.full_every),
-          "pad_token_id": None}  # As of Phi-3.
+          "pad_token_id": None}  # As in Phi-3.
 
 
 def _rotated(num_layers, every):
@@ -263,12 +263,12 @@ class Family(NamedTuple):
   # Fields of their number and width, and how many a token has where no field
   # gives that; () for none
   experts: tuple = ()
-  # `(fields, found) -> dict`, more fields of `transformer.Config`; `found` are
-  # those that have been read
-  read: Callable[..., dict] = lambda fields, found: {}
+  # `(fields, given) -> dict`, more fields of `transformer.Config`; `given` are
+  # the ones already read
+  read: Callable[..., dict] = lambda fields, given: {}
   # `transformer.Config -> dict`, the same as fields of `config.json`
   write: Callable[..., dict] = lambda config: {}
-  # Of tensors, where they are not those of a Llama; see `tensor_names`
+  # Of tensors, where they differ from a Llama's; see `tensor_names`
   names: dict[str, str] = {}
 
 

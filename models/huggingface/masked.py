@@ -100,11 +100,11 @@ def mask_of(folder) -> dict:
           "block_causal": in_blocks, "causal_prompt": in_blocks}
 
 
-def renamed(found):
+def renamed(tensors):
   """Returns tensors of LLaDA under the names of a Llama, others unchanged."""
-  if not any(".blocks." in name for name in found):
-    return found
-  return {_llama_name(name): x for name, x in found.items()}
+  if not any(".blocks." in name for name in tensors):
+    return tensors
+  return {_llama_name(name): x for name, x in tensors.items()}
 
 
 def _llama_name(name):

@@ -15,9 +15,9 @@ _take = config_fields.take
 
 def parse(fields, family, common):
   """Reads what these families have; see `llama.parse`."""
-  found = {"norm": "layer", "head_dim": config_fields.channels(common),
+  given = {"norm": "layer", "head_dim": config_fields.channels(common),
            "hidden_dim": _take(fields, "intermediate_size")}
-  return found | (_neox if family == "gpt_neox" else _starcoder)(fields, common)
+  return given | (_neox if family == "gpt_neox" else _starcoder)(fields, common)
 
 
 def own_fields(config):

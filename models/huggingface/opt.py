@@ -9,12 +9,12 @@ _take = config_fields.take
 
 def parse(fields, family, common):
   """Reads what these families have; see `llama.parse`."""
-  found = {
+  given = {
       "num_kv_heads": common["num_heads"],
       "head_dim": config_fields.channels(common),
       "norm": "layer", "positions": "learned",
       "tie_embeddings": _take(fields, "tie_word_embeddings", True)}
-  return found | (_gpt2 if family == "gpt2" else _opt)(fields, common)
+  return given | (_gpt2 if family == "gpt2" else _opt)(fields, common)
 
 
 def own_fields(config):

@@ -46,7 +46,7 @@ NAMES_3_5 = {
     "delta/gate": "linear_attn.in_proj_z",
     "delta/rate": "linear_attn.in_proj_b",
     "delta/decay": "linear_attn.in_proj_a"}
-# Kinds of parameters that other families have not.
+# Parameters that other families lack, by our names.
 KINDS = {"A_log": "A_log", "dt_bias": "dt_bias",
          **{f"{name}_conv": "conv1d.weight"
             for name in ("query", "key", "value")}}

@@ -48,46 +48,46 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
     raise ValueError(f"rope_scaling={old!r} contradicts rope_parameters="
                      f"{new!r}.")
   given = dict(new or old or {})
-  kind = _take(given, "type", "default")
-  kind = _take(given, "rope_type", kind)
-  if kind not in _SCALINGS:
-    raise ValueError(f"rope_type={kind!r} is not one of {sorted(_SCALINGS)}.")
+  type_ = _take(given, "type", "default")
+  type_ = _take(given, "rope_type", type_)
+  if type_ not in _SCALINGS:
+    raise ValueError(f"rope_type={type_!r} is not one of {sorted(_SCALINGS)}.")
   theta = _take(given, "rope_theta", theta)
   original = None
-  if ORIGINAL in _SCALINGS[kind]:
+  if ORIGINAL in _SCALINGS[type_]:
     original = _original(given, beside, max_length)
-  found = _PARSERS.get(kind, _numbers)(given, kind, max_length, original)
+  scaling = _PARSERS.get(type_, _numbers)(given, type_, max_length, original)
   ignored = {"partial_rotary_factor": part}
-  if kind == "dynamic":
+  if type_ == "dynamic":
     ignored[ORIGINAL] = max_length
   for name, value in given.items():
     if name in ignored and ignored[name] == value:
       continue
     if name in _ELSEWHERE:
-      raise ValueError(f"{name}={value!r} of rope_type={kind!r} is not "
+      raise ValueError(f"{name}={value!r} of rope_type={type_!r} is not "
                        "supported.")
     # Such as `attn_factor` and `finetuned`: unknown to transformers as well.
     fields[f"{UNKNOWN}{name}"] = value
   return {"rope_theta": theta,
-          "rope_scaling": "none" if kind == "default" else kind, **found}
+          "rope_scaling": "none" if type_ == "default" else type_, **scaling}
 
 
-def longest(found, max_length):
+def longest(scaling, max_length):
   """Returns the length of the longest text, which may exceed `max_length`."""
-  return max(max_length, found.get("max_length", 0))
+  return max(max_length, scaling.get("max_length", 0))
 
 
 def own_fields(config):
   """Writes the rotary embedding as transformers 4 describes it."""
   own = {"rope_theta": config.rope_theta}
-  kind = config.rope_scaling
-  if kind == "longrope":
+  type_ = config.rope_scaling
+  if type_ == "longrope":
     return own | _longrope_fields(config)
-  if kind != "none":
-    scaling = {name: getattr(config, _NAMES[name]) for name in _SCALINGS[kind]}
+  if type_ != "none":
+    scaling = {name: getattr(config, _NAMES[name]) for name in _SCALINGS[type_]}
     if ORIGINAL in scaling:
       scaling[ORIGINAL] = int(scaling[ORIGINAL])
-    own["rope_scaling"] = {"rope_type": kind, **scaling}
+    own["rope_scaling"] = {"rope_type": type_, **scaling}
   return own
 
 
@@ -103,15 +103,15 @@ def _original(given, beside, max_length):
   return original
 
 
-def _numbers(given, kind, max_length, original):
+def _numbers(given, type_, max_length, original):
   """Reads the parameters of a scaling whose fields are all required numbers."""
   del max_length
   return {_NAMES[name]: original if name == ORIGINAL
-          else _take(given, name) for name in _SCALINGS[kind]}
+          else _take(given, name) for name in _SCALINGS[type_]}
 
 
-def _yarn(given, kind, max_length, original):
-  del kind
+def _yarn(given, type_, max_length, original):
+  del type_
   ratio = max_length / original
   factor = _take(given, "factor", *([ratio] if ratio > 1 else []))
   scales = [_take(given, name, 0.0)
@@ -128,8 +128,8 @@ def _yarn(given, kind, max_length, original):
       "rope_truncate": _take(given, "truncate", True)}
 
 
-def _longrope(given, kind, max_length, original):
-  del kind
+def _longrope(given, type_, max_length, original):
+  del type_
   short, long = (tuple(_take(given, name))
                  for name in ("short_factor", "long_factor"))
   ratio = max_length / original

@@ -75,15 +75,15 @@ def of_file(path) -> dict[str, Tensor]:
 
 def write(path, shapes, dtype, read, types=None):
   """Writes a safetensors file, one tensor after the other. `shapes` has the
-  shape of each name, `read` gives its array; `types` are those of tensors that
+  shape of each name, `read` gives its array; `types` are for tensors that
   are not of `dtype`: int64, or int8 with a tensor of scales."""
-  kinds = {name: np.dtype((types or {}).get(name, dtype)) for name in shapes}
-  codes = {np.dtype(kind): code for code, kind in
+  dtypes = {name: np.dtype((types or {}).get(name, dtype)) for name in shapes}
+  codes = {np.dtype(dtype): code for code, dtype in
            {**_DTYPES, _EIGHT_BITS: np.int8}.items()}
   header, end = {"__metadata__": {"format": "pt"}}, 0
   for name, shape in shapes.items():
-    start, end = end, end + math.prod(shape) * kinds[name].itemsize
-    header[name] = {"dtype": codes[kinds[name]], "shape": list(shape),
+    start, end = end, end + math.prod(shape) * dtypes[name].itemsize
+    header[name] = {"dtype": codes[dtypes[name]], "shape": list(shape),
                     "data_offsets": [start, end]}
   header = json.dumps(header).encode()
   # Readers map the file: the first tensor has to be aligned.
@@ -91,7 +91,7 @@ def write(path, shapes, dtype, read, types=None):
   with open(path, "wb") as f:
     f.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
     for name in shapes:
-      f.write(np.ascontiguousarray(read(name), kinds[name]).tobytes())
+      f.write(np.ascontiguousarray(read(name), dtypes[name]).tobytes())
 
 
 def _sharded(index, read):
@@ -102,22 +102,22 @@ def _sharded(index, read):
   except ValueError as e:
     raise ValueError(f"'{index}' is damaged: a weight_map is needed: {e}"
                      ) from e
-  found = {}
+  tensors = {}
   for file in sorted(set(names.values())):
     _check_inside(index, file)
     if not (index.parent / file).is_file():
       raise FileNotFoundError(f"'{index}' names {file}, which is missing.")
     more = read(index.parent / file)
-    twice = sorted(more.keys() & found.keys())
+    twice = sorted(more.keys() & tensors.keys())
     if twice:
       raise ValueError(f"'{index}': tensor {twice[0]} is in {file} and in "
-                       f"{found[twice[0]].path.name}.")
-    found |= more
-  missing = sorted(set(names) - set(found))
+                       f"{tensors[twice[0]].path.name}.")
+    tensors |= more
+  missing = sorted(set(names) - set(tensors))
   if missing:
     raise ValueError(f"'{index}': tensor {missing[0]} is not in "
                      f"{names[missing[0]]}.")
-  return found
+  return tensors
 
 
 def _check_inside(index, file):
@@ -188,10 +188,10 @@ def _is_scale(name, entries):
 def _described(name, entry):
   """Returns type, shape, first and last byte of an entry of a header."""
   entry = json_files.check(name, entry, json_files.Field(dict))
-  found = {field: json_files.check(f"{field} of {json_files.shown(name)}",
-                                   entry.get(field), kind)
-           for field, kind in _ENTRY.items()}
-  return found["dtype"], tuple(found["shape"]), *found["data_offsets"]
+  checked = {field: json_files.check(f"{field} of {json_files.shown(name)}",
+                                     entry.get(field), allowed)
+             for field, allowed in _ENTRY.items()}
+  return checked["dtype"], tuple(checked["shape"]), *checked["data_offsets"]
 
 
 def _entry(path, name, start, dtype, shape, first, last, entries):

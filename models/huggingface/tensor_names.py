@@ -177,33 +177,33 @@ def _of_layer(config, name):
   return config.of_layer(config.num_layers if number is None else number)
 
 
-def places(config, name) -> list[TensorSlice]:
+def slices(config, name) -> list[TensorSlice]:
   """Returns the slices of tensors that make a parameter. There is one for each
   index of `stacked`, whose last axis is the fastest."""
   family = config.family
   table = _TABLES[family]
-  *path, kind = name.split("/")
+  *path, leaf = name.split("/")
   if not path:
-    skipped = _OPT_POSITIONS if (family, kind) == ("opt", "positions") else 0
-    return [TensorSlice(table[kind], skipped=skipped)]
-  place = TensorSlice("", transposed=family == "gpt2" and kind == "kernel")
+    skipped = _OPT_POSITIONS if (family, leaf) == ("opt", "positions") else 0
+    return [TensorSlice(table[leaf], skipped=skipped)]
+  piece = TensorSlice("", transposed=family == "gpt2" and leaf == "kernel")
   if path[0] != "layers":
-    return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
+    return [piece._replace(source=f"{table['/'.join(path)]}.{_KINDS[leaf]}")]
   if family in _PARTS:
-    sizes, groups, part = _PARTS[family](config, [*path[2:], kind])
-    place = place._replace(part=part, sizes=sizes, groups=groups)
+    sizes, groups, part = _PARTS[family](config, [*path[2:], leaf])
+    piece = piece._replace(part=part, sizes=sizes, groups=groups)
   layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])
   inner = "/".join(path[2:])
   if config.latent_dim:
     table = table | deepseek.names(_of_layer(config, name))
-  inner = f"{table[inner]}.{_KINDS[kind]}"
+  inner = f"{table[inner]}.{_KINDS[leaf]}"
   if config.latent_dim and path[-1] in ("key", "value"):
-    place = deepseek.HeadRows("", int(path[-1] == "value"),
+    piece = deepseek.HeadRows("", int(path[-1] == "value"),
                               (config.plain_dim, config.value_dim),
                               config.latent_dim)
   numbers = range(config.num_experts) if "{}" in inner else [0]
-  return [place._replace(
+  return [piece._replace(
       source=f"{table['layer'].format(i)}.{inner.format(number)}")
           for i in layers for number in numbers]
 
@@ -214,41 +214,41 @@ def _fused(path, groups):
           else ((1,), 1, 0))
 
 
-def with_base(config, found):
+def with_base(config, tensors):
   """Returns tensors under the names that a whole model of text has. A model
   that was saved without its head has names without their first part; one with
   images has other names."""
-  family, found = config.family, masked.renamed(found)
+  family, tensors = config.family, masked.renamed(tensors)
   if family in ("gemma3_text", qwen3_next.DENSE):
-    found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
-             if not re.match(_IMAGES, name)}
+    tensors = {re.sub(_TEXT, r"\2", name): x for name, x in tensors.items()
+               if not re.match(_IMAGES, name)}
   table = _TABLES[family]
   base = table["embedding"].partition(".")[0] + "."
   # Transformers 5 calls all heads the same.
-  head = {table["head"]: found[name] for name in (_HEAD, table["head"])
-          if name in found}
-  rest = {name: x for name, x in found.items()
+  head = {table["head"]: tensors[name] for name in (_HEAD, table["head"])
+          if name in tensors}
+  rest = {name: x for name, x in tensors.items()
           if name not in (_HEAD, table["head"])}
   if not any(name.startswith(base) for name in rest):
     rest = {base + name: x for name, x in rest.items()}
   return {**rest, **head}
 
 
-def check_rest(config, found, used):
+def check_rest(config, tensors, used):
   """Raises a ValueError that names a tensor if one would be ignored. Next-token
   modules are drafters, which `heads` reads."""
   family = config.family
   table = _TABLES[family]
   embedding = table["embedding"]
-  for name in sorted(set(found) - used - mtp_tensors.names(found)):
+  for name in sorted(set(tensors) - used - mtp_tensors.names(tensors)):
     if name == table["head"]:
       # Some files hold the tied head twice.
-      tied = found[embedding]
-      if (found[name].refusal or found[name].shape != tied.shape
-          or not np.array_equal(found[name].read(), tied.read())):
+      tied = tensors[embedding]
+      if (tensors[name].refusal or tensors[name].shape != tied.shape
+          or not np.array_equal(tensors[name].read(), tied.read())):
         raise ValueError(
-            f"'{found[name].path}': tensor {name} differs from {embedding}, "
+            f"'{tensors[name].path}': tensor {name} differs from {embedding}, "
             "but tie_word_embeddings is true.")
     elif not re.search(_HARMLESS.get(family, _ROTARY), name):
-      raise ValueError(f"'{found[name].path}': tensor {name} is not one of "
+      raise ValueError(f"'{tensors[name].path}': tensor {name} is not one of "
                        "this architecture.")

@@ -25,7 +25,7 @@ _MAX_PICKLE = 8 << 20
 _ENTRY, _LOCAL_HEADER = b"PK\3\4", 30
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _STORAGES = {
-    f"torch {kind}Storage": np.dtype(dtype) for kind, dtype in (
+    f"torch {name}Storage": np.dtype(dtype) for name, dtype in (
         ("Double", np.float64), ("Float", np.float32), ("Half", np.float16),
         ("BFloat16", ml_dtypes.bfloat16), ("Long", np.int64), ("Int", np.int32),
         ("Short", np.int16), ("Char", np.int8), ("Byte", np.uint8),
@@ -67,12 +67,12 @@ class _Storage(NamedTuple):
 
 class _Machine(NamedTuple):
   """The state of an interpreter of pickles. `marks` are sizes of the stack at
-  each mark, `memo` has values by number, and `place` gives `key -> (first byte,
-  bytes)` of the numbers of a storage."""
+  each mark, `memo` has values by number, and `locate` is `key -> (first byte,
+  bytes)` of a storage."""
   stack: list
   marks: list[int]
   memo: dict
-  place: Callable[[str], tuple[int, int]]
+  locate: Callable[[str], tuple[int, int]]
 
 
 def tensors(path) -> dict[str, StoredTensor]:
@@ -99,7 +99,7 @@ def _opened(f):
     folder = pickles[0].removesuffix(_PICKLE)
 
     def read(name, most):
-      start, size = _place(f, files[folder + name])
+      start, size = _locate(f, files[folder + name])
       if size > most:
         raise ValueError(f"{name} has {size} bytes: at most {most} are read.")
       f.seek(start)
@@ -110,16 +110,16 @@ def _opened(f):
       raise ValueError(f"byte order {json_files.shown(order)}: little is "
                        "supported.")
 
-    def place(key):
+    def locate(key):
       name = f"{folder}{_DATA}{key}"
       if name not in files:
         raise ValueError(f"{json_files.shown(_DATA + key)} is missing.")
-      return _place(f, files[name])
+      return _locate(f, files[name])
 
-    return read(_PICKLE, _MAX_PICKLE), place
+    return read(_PICKLE, _MAX_PICKLE), locate
 
 
-def _place(f, entry):
+def _locate(f, entry):
   """Returns where the bytes of a file in an archive are, and how many."""
   name = json_files.shown(entry.filename)
   if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 or (
@@ -136,21 +136,21 @@ def _place(f, entry):
   return start, entry.file_size
 
 
-def _named(found):
+def _named(value):
   """Returns the tensors of a dict; raises `ValueError` for anything else."""
-  if type(found) is not dict:
-    raise ValueError(f"it holds a value of type {type(found).__name__}, not a "
+  if type(value) is not dict:
+    raise ValueError(f"it holds a value of type {type(value).__name__}, not a "
                      "dict of tensors.")
-  for name, x in found.items():
+  for name, x in value.items():
     if type(name) is not str or type(x) is not StoredTensor:
       raise ValueError(f"{json_files.shown(name)} is of type "
                        f"{type(x).__name__}, no tensor.")
-  return found
+  return value
 
 
-def _unpickled(data, place):
-  """Returns the value of a pickle; `place` finds the numbers of a storage."""
-  machine = _Machine([], [], {}, functools.cache(place))
+def _unpickled(data, locate):
+  """Returns the value of a pickle; `locate` gives a storage's bytes."""
+  machine = _Machine([], [], {}, functools.cache(locate))
   try:
     for opcode, argument, _ in pickletools.genops(data):
       if opcode.name not in _STEPS:
@@ -187,10 +187,10 @@ def _extend(machine, items):
 
 def _update(machine, items):
   """Adds keys and values to the dict that is the last value."""
-  found = _of_type(dict, machine.stack[-1])
+  values = _of_type(dict, machine.stack[-1])
   for i in range(0, len(items), 2):
     # A tuple of tuples could be nested too deep to hash.
-    found[_of_type((str, int), items[i])] = items[i + 1]
+    values[_of_type((str, int), items[i])] = items[i + 1]
 
 
 def _build(machine, _):
@@ -207,11 +207,11 @@ def _call(machine, _):
 
 def _load_storage(machine, _):
   """Loads a storage; its file has to have just as many numbers."""
-  tag, kind, key, _, count = _of_type(tuple, machine.stack.pop())
-  dtype = _STORAGES.get(_of_type(_Global, kind).name)
+  tag, storage, key, _, count = _of_type(tuple, machine.stack.pop())
+  dtype = _STORAGES.get(_of_type(_Global, storage).name)
   if tag != "storage" or dtype is None:
-    raise ValueError(f"{_PICKLE} asks for a storage {kind.name}.")
-  start, size = machine.place(_of_type(str, key))
+    raise ValueError(f"{_PICKLE} asks for a storage {storage.name}.")
+  start, size = machine.locate(_of_type(str, key))
   if size != _size("numel", count) * dtype.itemsize:
     raise ValueError(f"{json_files.shown(_DATA + key)} has {size} bytes, not "
                      f"{count} numbers of {dtype.itemsize}.")

@@ -99,15 +99,15 @@ def encoder(folder, tokenizer, now=None, arguments=None):
 def _checked(arguments):
   """Returns a copy of the arguments, of plain JSON values."""
   try:
-    found = json.loads(json.dumps(arguments or {}))
+    copy = json.loads(json.dumps(arguments or {}))
   except (TypeError, ValueError, RecursionError) as e:
     raise ValueError("arguments of the chat template must be JSON values: "
                      f"{e}.") from e
-  if not isinstance(found, dict) or "messages" in found:
+  if not isinstance(copy, dict) or "messages" in copy:
     raise ValueError(
         f"arguments={json_files.shown(arguments)}: an object is needed, such as"
         ' {"enable_thinking": false}, with no "messages".')
-  return found
+  return copy
 
 
 def _message(number, message):
@@ -133,17 +133,17 @@ def _source(folder, tools):
     except ValueError as e:
       raise ValueError(f"'{path}' is no text: {e}.") from e
   path = pathlib.Path(folder) / tokenizer_files.CONFIG
-  found = tokenizer_files.setting(folder, tokenizer_files.CONFIG, _FIELD)
-  if isinstance(found, list):  # Several with names.
-    named = {x.get("name"): x.get("template") for x in reversed(found)
+  template = tokenizer_files.setting(folder, tokenizer_files.CONFIG, _FIELD)
+  if isinstance(template, list):  # Several with names.
+    named = {x.get("name"): x.get("template") for x in reversed(template)
              if isinstance(x, dict) and isinstance(x.get("name"), str)}
-    found = named.get("default")
+    template = named.get("default")
     if tools is not None:
-      found = named.get(_TOOL_USE, found)
-  if not isinstance(found, str):
+      template = named.get(_TOOL_USE, template)
+  if not isinstance(template, str):
     raise ValueError(f"'{folder}' has no chat template: neither {FILE} nor "
                      f"{_FIELD} in {tokenizer_files.CONFIG}.")
-  return path, found
+  return path, template
 
 
 def _reason(error):

@@ -73,17 +73,17 @@ def load(path) -> tokenizers.Tokenizer:
   metadata = files.read(path).metadata
   try:
     _check_keys(metadata)
-    kind = metadata.get(_MODEL)
-    if not isinstance(kind, str) or kind not in _KINDS:
-      raise ValueError(f"{_MODEL}={json_files.shown(kind)} is not one of "
+    model = metadata.get(_MODEL)
+    if not isinstance(model, str) or model not in _KINDS:
+      raise ValueError(f"{_MODEL}={json_files.shown(model)} is not one of "
                        f"{', '.join(sorted(_KINDS))}.")
     tokens, types = _vocabulary(metadata)
-    tokenizer, with_bos = _KINDS[kind](metadata, tokens, types)
+    tokenizer, with_bos = _KINDS[model](metadata, tokens, types)
   except ValueError as e:
     raise ValueError(f"'{path}': {e}") from e
-  found = settings.read(path)[tokenizer_files.CONFIG]
-  bos = found.get("bos_token")
-  if found.get("add_bos_token", with_bos) and bos is not None:
+  fields = settings.read(path)[tokenizer_files.CONFIG]
+  bos = fields.get("bos_token")
+  if fields.get("add_bos_token", with_bos) and bos is not None:
     tokenizer_files.begin_with(tokenizer, bos)
   return tokenizer
 
@@ -113,19 +113,19 @@ def _vocabulary(metadata):
 
 
 def _numbers(metadata, name, tokens):
-  found = metadata.get(f"{_PREFIX}{name}")
-  if not isinstance(found, np.ndarray) or len(found) != len(tokens):
+  numbers = metadata.get(f"{_PREFIX}{name}")
+  if not isinstance(numbers, np.ndarray) or len(numbers) != len(tokens):
     raise ValueError(f"{_PREFIX}{name} must have numbers, one for each of "
                      f"{len(tokens)} tokens.")
-  return found.tolist()
+  return numbers.tolist()
 
 
 def _byte_level(metadata, tokens, types):
   """Returns byte-level BPE, and whether a text begins with a token."""
   pre = metadata.get(_PRE)
   pre = json_files.shown(pre) if isinstance(pre, list) else pre
-  padding = {token for token, kind in zip(tokens, types)
-             if kind == tokenizer_files.UNUSED and _PADDING.fullmatch(token)}
+  padding = {token for token, type_ in zip(tokens, types)
+             if type_ == tokenizer_files.UNUSED and _PADDING.fullmatch(token)}
   vocab = {token: i for i, token in enumerate(tokens) if token not in padding}
   merges = [tuple(str(x).split(" ")) for x in metadata.get(_MERGES, ())]
   wrong = next((x for x in merges if len(x) != 2 or not vocab.keys() >= {
@@ -173,8 +173,8 @@ def _sentencepiece(metadata, tokens, types):
   if metadata.get(f"{_PREFIX}remove_extra_whitespaces"):
     raise ValueError(f"{_PREFIX}remove_extra_whitespaces=True is not supported "
                      "of SentencePiece.")
-  unknown = next((token for token, kind in zip(tokens, types)
-                  if kind == tokenizer_files.UNKNOWN), "<unk>")
+  unknown = next((token for token, type_ in zip(tokens, types)
+                  if type_ == tokenizer_files.UNKNOWN), "<unk>")
   tokenizer = tokenizers.Tokenizer(sentencepiece.bpe(
       list(zip(tokens, types, scores)), unknown if unknown in tokens else None))
   prefixed = metadata.get(f"{_PREFIX}add_space_prefix", not gemma)

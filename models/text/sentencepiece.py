@@ -21,7 +21,7 @@ def load(folder) -> tokenizers.Tokenizer:
   """Reads the `tokenizer.model` of a folder, BPE or unigram. A text begins with
   a special token unless `add_bos_token` of its `tokenizer_config.json` is
   false. Raises ValueError without `sentencepiece`, or for a file that is
-  damaged or of another kind."""
+  damaged or of another type."""
   path = pathlib.Path(folder) / FILE
   try:
     # pylint: disable-next=g-import-not-at-top
@@ -35,10 +35,11 @@ def load(folder) -> tokenizers.Tokenizer:
     spec.ParseFromString(path.read_bytes())
   except Exception as e:  # Of protobuf, which is not ours to name.
     raise ValueError(f"'{path}' is damaged: {e}.") from e
-  kind = spec.trainer_spec.model_type
-  if kind not in (_UNIGRAM, _BPE) or not spec.pieces:
-    raise ValueError(f"'{path}': model_type={kind} with {len(spec.pieces)} "
-                     "pieces; BPE and unigram models are supported.")
+  model_type = spec.trainer_spec.model_type
+  if model_type not in (_UNIGRAM, _BPE) or not spec.pieces:
+    raise ValueError(f"'{path}': model_type={model_type} with "
+                     f"{len(spec.pieces)} pieces; BPE and unigram models are "
+                     "supported.")
   pieces = [(x.piece, x.type, x.score) for x in spec.pieces]
   tokenizer = tokenizers.Tokenizer(_model(spec.trainer_spec, pieces))
   tokenizer.normalizer = _normalizer(spec.normalizer_spec)
@@ -53,7 +54,7 @@ def load(folder) -> tokenizers.Tokenizer:
 
 
 def _model(spec, pieces):
-  bytes_ = any(kind == tokenizer_files.BYTE for _, kind, _ in pieces)
+  bytes_ = any(type_ == tokenizer_files.BYTE for _, type_, _ in pieces)
   if spec.model_type == _UNIGRAM:
     return Unigram([(text, score) for text, _, score in pieces],
                    unk_id=spec.unk_id, byte_fallback=bytes_)
@@ -62,22 +63,22 @@ def _model(spec, pieces):
 
 def bpe(pieces, unknown, byte_fallback=True) -> BPE:
   """Returns the model that merges pieces, a list of (text, type, score)."""
-  scores = {text: score for text, kind, score in pieces
-            if kind in (tokenizer_files.NORMAL, tokenizer_files.USER)}
+  scores = {text: score for text, type_, score in pieces
+            if type_ in (tokenizer_files.NORMAL, tokenizer_files.USER)}
   return BPE({text: i for i, (text, *_) in enumerate(pieces)}, _merges(scores),
              unk_token=unknown, fuse_unk=True, byte_fallback=byte_fallback)
 
 
 def _merges(scores):
   """Returns all pairs of pieces that make a piece, the best piece first."""
-  found = []
+  merges = []
   for piece, score in scores.items():
     for cut in range(1, len(piece)):
       pair = piece[:cut], piece[cut:]
       if pair[0] in scores and pair[1] in scores:
-        found.append((-score, pair))
+        merges.append((-score, pair))
   # Python sorts stably: pairs of one piece stay in order.
-  return [pair for _, pair in sorted(found, key=lambda merge: merge[0])]
+  return [pair for _, pair in sorted(merges, key=lambda merge: merge[0])]
 
 
 def _normalizer(spec):
@@ -97,7 +98,7 @@ def spaces(prefixed: bool) -> normalizers.Normalizer:
 
 
 def decoder(prefixed: bool) -> decoders.Decoder:
-  """Returns what turns tokens into text; `prefixed` as of `spaces`."""
+  """Returns what turns tokens into text; `prefixed` as in `spaces`."""
   steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(),
            decoders.Fuse()]
   if prefixed:

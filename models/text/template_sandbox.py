@@ -88,12 +88,12 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
 
   def concat(self, parts):
     """Joins the parts of the result, as far as it may go."""
-    found, size = [], 0
+    joined, size = [], 0
     for part in parts:
-      found.append(part)
+      joined.append(part)
       size += len(part)
       _check_size(size)
-    return "".join(found)
+    return "".join(joined)
 
   def _parse(self, source, name, filename):
     tree = super()._parse(source, name, filename)
@@ -272,7 +272,7 @@ def _check_product(sizes):
 
 
 def check_format(text: str) -> None:
-  """Raises unless the widths in a format are those of a text that may be."""
+  """Raises if a width in a format exceeds the texts that may be made."""
   widths = re.findall(r"\d+", text)
   if any(len(x) > _MAX_DIGITS for x in widths):
     raise jinja2.TemplateError("a format asks for too long a text")

@@ -48,16 +48,16 @@ def setting(folder, file, name, default=None):
     return default
   if value is None:
     return default
-  kinds = _FIELDS[name]
-  for kind in kinds:
-    if type(value) is kind.kind:
+  fields = _FIELDS[name]
+  for field in fields:
+    if type(value) is field.type_:
       try:
-        return json_files.check(name, value, kind)
+        return json_files.check(name, value, field)
       except ValueError as e:
         raise ValueError(f"'{path}': {e}") from e
   raise ValueError(
       f"'{path}': {name}={json_files.shown(value)}: a value of type "
-      f"{' or '.join(kind.kind.__name__ for kind in kinds)} is needed.")
+      f"{' or '.join(field.type_.__name__ for field in fields)} is needed.")
 
 
 def special_token(folder, name):
@@ -93,12 +93,12 @@ def named_failures(message: str, *others):
 
 
 def keep_whole(tokenizer, pieces) -> None:
-  """Adds special pieces and those of users, of a list of (text, type)."""
+  """Adds special and user-defined pieces, of a list of (text, type)."""
   tokenizer.add_special_tokens([
       tokenizers.AddedToken(text, normalized=False, special=True)
-      for text, kind in pieces if kind in (CONTROL, UNKNOWN)])
+      for text, type_ in pieces if type_ in (CONTROL, UNKNOWN)])
   tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False)
-                        for text, kind in pieces if kind == USER])
+                        for text, type_ in pieces if type_ == USER])
 
 
 def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:

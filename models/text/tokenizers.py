@@ -163,8 +163,8 @@ def describe(tokenizer: tokenizers.Tokenizer, folder) -> None:
 def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
   """Returns the token that ends a text; None if there is none.
 
-  The files of a published checkpoint in `folder`, or a name, decide, those of
-  the tokenizer first: that is the token that a chat ends with.
+  The files of a published checkpoint in `folder`, or a name, decide, the
+  tokenizer's first: that is the token that a chat ends with.
   """
   if folder is not None:
     folder = resolve.folder(folder)
@@ -182,9 +182,9 @@ def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
   The others are those that transformers would end at.
   """
   folder = resolve.folder(folder)
-  found = eos_id(tokenizer, folder)
+  first = eos_id(tokenizer, folder)
   return tuple(dict.fromkeys(
-      [*([] if found is None else [found]), *_listed(folder)]))
+      [*([] if first is None else [first]), *_listed(folder)]))
 
 
 def bos_id(tokenizer: tokenizers.Tokenizer, folder) -> int | None:
@@ -198,9 +198,9 @@ def bos_id(tokenizer: tokenizers.Tokenizer, folder) -> int | None:
 def _listed(folder):
   """Returns the tokens that end a text by the settings of a checkpoint."""
   for name in (_GENERATION, "config.json"):
-    found = tokenizer_files.setting(folder, name, "eos_token_id")
-    if found is not None:
-      return found if isinstance(found, list) else [found]
+    ends = tokenizer_files.setting(folder, name, "eos_token_id")
+    if ends is not None:
+      return ends if isinstance(ends, list) else [ends]
   return []
 
 
@@ -292,16 +292,16 @@ def pieces(tokenizer: tokenizers.Tokenizer,
   if used_size(tokenizer, num_pieces) > num_pieces:
     raise ValueError(f"vocab_size={num_pieces} is less than the "
                      f"{size(tokenizer)} tokens there are.")
-  found = [b""] * num_pieces
+  bytes_ = [b""] * num_pieces
   for text, token in vocabulary.items():
     if token >= num_pieces:
       continue
     if token not in added:
-      found[token] = to_bytes(text)
+      bytes_[token] = to_bytes(text)
     else:
-      found[token] = (token_text.SpecialToken(text) if added[token].special
-                      else text.encode())
-  return found
+      bytes_[token] = (token_text.SpecialToken(text) if added[token].special
+                       else text.encode())
+  return bytes_
 
 
 def _piece_decoder(decoder):

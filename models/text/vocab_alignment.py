@@ -21,8 +21,8 @@ def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 def align(target: types.LanguageModel, draft: types.LanguageModel | None,
           used: int):
   """Removes the padding that only one of two models has; a draft may be None.
-  Raises ValueError if one has fewer tokens than `used`, those of the
-  tokenizer."""
+  Raises ValueError if one has fewer tokens than `used`, the
+  tokenizer's."""
   sizes = {name: lm.vocab_size
            for name, lm in (("target", target), ("draft", draft)) if lm}
   for name, size in sizes.items():

@@ -33,7 +33,7 @@ class Table(NamedTuple):
 
 
 class MappedParams(NamedTuple):
-  """Parameters of `mapped`: `model`, those of the drafter, and the `table`."""
+  """Parameters of `mapped`: `model`, the drafter's, and the `table`."""
   model: types.Params
   table: Table
 
@@ -85,19 +85,19 @@ def table(target, draft, vocab_size: int, draft_vocab_size: int,
   ids, common = np.zeros(vocab_size, np.int32), np.zeros(vocab_size, bool)
   for meaning, token in _tokens_of(ours, target).items():
     common[token] = meaning in of_meaning
-  found = {token: of_meaning[meaning] for token, meaning in ours.items()
+  pairs = {token: of_meaning[meaning] for token, meaning in ours.items()
            if meaning in of_meaning}
-  taken = set(found.values())
+  taken = set(pairs.values())
   for token, other in ends:
-    if token not in found and other not in taken and other < draft_vocab_size:
-      found[token], common[token] = other, True
+    if token not in pairs and other not in taken and other < draft_vocab_size:
+      pairs[token], common[token] = other, True
   if not common.any():
     raise ValueError("no token of the draft's tokenizer is one of the "
                      "target's.")
   last = _last_pieces(draft, {token: text for token, (_, text) in ours.items()
-                              if token not in found})
-  found |= {x: piece for x, piece in last.items() if piece < draft_vocab_size}
-  ids[list(found)] = list(found.values())
+                              if token not in pairs})
+  pairs |= {x: piece for x, piece in last.items() if piece < draft_vocab_size}
+  ids[list(pairs)] = list(pairs.values())
   return Table(ids, common)
 
 
@@ -107,7 +107,7 @@ def _meanings(tokenizer, size):
   added = tokenizer.get_added_tokens_decoder()
   try:
     bytes_of = tokenizers.pieces(tokenizer)
-  except (ValueError, KeyError):  # Of a kind whose bytes are unknown.
+  except (ValueError, KeyError):  # Of a type whose bytes are unknown.
     bytes_of = {token: text.translate(_SPACES).encode()
                 for text, token in vocabulary.items()}
   special = lambda token: token in added and added[token].special
@@ -117,7 +117,7 @@ def _meanings(tokenizer, size):
 
 
 def _tokens_of(meanings, tokenizer):
-  """Returns the inverse; of equal tokens those of byte fallback come last."""
+  """Returns the inverse; of equal tokens byte fallback comes last."""
   is_byte = lambda token: bool(_BYTE.fullmatch(tokenizer.id_to_token(token)))
   order = sorted(meanings, key=lambda token: (not is_byte(token), -token))
   return {meanings[token]: token for token in order}
@@ -125,8 +125,8 @@ def _tokens_of(meanings, tokenizer):
 
 def _last_pieces(tokenizer, texts):
   """Returns the last token of each of `texts`, a dict from ids to bytes."""
-  found = tokenizer.encode_batch(
+  encodings = tokenizer.encode_batch(
       [text.decode("utf-8", "replace") for text in texts.values()],
       add_special_tokens=False)
-  return {token: encoding.ids[-1] for token, encoding in zip(texts, found)
+  return {token: encoding.ids[-1] for token, encoding in zip(texts, encodings)
           if encoding.ids}

@@ -80,7 +80,7 @@ class Config:
   # projection
   attention_gate: bool = False
   # "delta" or "mamba2", see `gated_delta` and `mamba2`: layers with a state,
-  # which are all but those of `full_every` and `attention_layers`. The next
+  # which are all but the ones of `full_every` and `attention_layers`. The next
   # five are of these layers.
   linear_layer: str = "delta"
   # Heads of queries and keys; of Mamba-2 groups. 0: all layers have attention.
@@ -118,8 +118,8 @@ class Config:
   # Positions that a token attends to, itself included; 0: all. Caches hold the
   # others too.
   window: int = 0
-  # Every so many layers, the last one attends to all positions, in spite of the
-  # window or of layers with a state; 0: none does
+  # The last one of each group of this many layers attends to all positions, in
+  # spite of the window or of layers with a state; 0: none does
   full_every: int = 0
   # Numbers of other layers that have attention among layers with a state
   attention_layers: tuple[int, ...] = ()

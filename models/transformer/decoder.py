@@ -136,13 +136,13 @@ def _unrolled(module, x, kv, slot, views, states=()):
   numbers = range(module.first, module.first + len(kv) + len(own_states))
   for i, (recurrent, narrow) in zip(numbers, list(kinds)[module.first:]):
     # With one view it is both the first and the last.
-    layer_kv, seen, mixer, found = (
+    layer_kv, seen, mixer, news = (
         (next(olds), view, _MIXERS[module.config.linear_layer], updates)
         if recurrent else
         (next(old), views[-1 if narrow else 0], None, fresh))
     x, new = layer(module.config.of_layer(i), mixer, name=f"layer_{i}")(
         x, layer_kv, None, slot, (seen,))
-    found.append(new)
+    news.append(new)
     outputs.append(x)
   keys, values = zip(*fresh) if fresh else ((), ())
   return x, types.Block(
@@ -152,10 +152,10 @@ def _unrolled(module, x, kv, slot, views, states=()):
 class Scanned(nn.Module):
   """The layers as a scan; parameters, cache and block have a layer axis.
 
-  Parameters and cache may be those of more layers, of which the first run. Both
+  Parameters and cache may have more layers, of which the first run. Both
   are read where they lie: a slice of them, or of a layer, would be a copy.
-  First layers without experts are not part of the scan. Parameters are those of
-  unrolled layers, stacked: this module makes none.
+  First layers without experts are not part of the scan. Parameters are unrolled
+  layers', stacked: this module makes none.
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
@@ -218,7 +218,7 @@ class Scanned(nn.Module):
 
 
 def _with_experts(own, params, number):
-  """Returns a layer's parameters; those of experts are not sliced. A slice of
+  """Returns a layer's parameters; experts' are not sliced. A slice of
   all experts of a layer would be a copy, and few are used."""
   def leaf(path, x, stack):
     name = f"/{parameters.param_name(path)}"

@@ -24,8 +24,8 @@ def early_exit(config: architecture.Config,
     num_layers: layers that run, 1 to all but one.
 
   Returns:
-    A `LanguageModel`. Its parameters are those of the whole decoder, of which
-    it reads a part; equal arguments give the same object.
+    A `LanguageModel`. Its parameters are the whole decoder's, of which it reads
+    a part; equal arguments give the same object.
 
   Raises:
     ValueError: for a number of layers that is not allowed, or for anything but

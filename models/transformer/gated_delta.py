@@ -5,8 +5,8 @@ and rate b, a token changes its predecessor's state S' by
 
     d = b (v - exp(g) S'^T k)       S = exp(g) S' + k d^T
 
-so the changes of all nodes solve one triangular system, with the tree's mask in
-place of the causal one (section 3.3).
+so the changes of all nodes solve one triangular system, with the tree's mask
+instead of the causal one (section 3.3).
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _EPS = 1e-6
 
 
 class GatedDelta(nn.Module):
-  """A layer with a state, in the place of attention."""
+  """A layer with a state instead of attention."""
   config: Any
 
   @nn.compact

@@ -20,8 +20,8 @@ from models.transformer import recurrence
 def language_model(config: architecture.Config) -> types.LanguageModel:
   """Returns the decoder as pure functions; equal configs give the same object.
 
-  Its parameters are those of `init` or `checkpoints`, the "params" collection
-  of `decoder.Decoder`.
+  Its parameters come from `init` or `checkpoints`: the "params" collection of
+  `decoder.Decoder`.
   """
   return _language_model(config, ())
 
@@ -70,7 +70,7 @@ def with_prompts(config: architecture.Config,
     prompts: how many rows there are.
 
   Returns:
-    A `LanguageModel` whose parameters are those of `language_model` with
+    A `LanguageModel` whose parameters are `language_model`'s with
     `prompts [prompts, F]`, read as embeddings are; equal arguments give the
     same object.
 
@@ -84,7 +84,7 @@ def with_prompts(config: architecture.Config,
 
 @functools.lru_cache(maxsize=None)
 def _language_model(config, kept, prompts=0):
-  """Returns a decoder that keeps features, with so many prompt tokens."""
+  """Returns a decoder that keeps features, with `prompts` prompt tokens."""
   module = decoder.Decoder(config, kept, prompts)
 
   def init_cache(batch, capacity):
@@ -192,10 +192,10 @@ def _abstract_params(config):
 
 
 def _alike(config):
-  """Returns for each layer the number of the first one of its kind."""
-  kinds = [(i < config.dense_layers, recurrent)
-           for i, recurrent in enumerate(recurrence.recurrent(config))]
-  return [kinds.index(kind) for kind in kinds]
+  """Returns for each layer the number of the first one of its type."""
+  types_ = [(i < config.dense_layers, recurrent)
+            for i, recurrent in enumerate(recurrence.recurrent(config))]
+  return [types_.index(type_) for type_ in types_]
 
 
 def _few(config):
@@ -208,13 +208,13 @@ def _few(config):
 def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
   """Returns the axes of `parameters.declare` by `parameters.param_name`.
 
-  They are those of unrolled layers, of the first only: all others are like the
-  last one of these.
+  Only unrolled layers are named, and of these the first ones: all others are
+  like the last of them.
   """
-  with parameters.declarations() as found:
+  with parameters.declarations() as declared:
     _traced_init(_few(config), prompts=1)
   return {layer_stack.of_first_layer(name, config.dense_layers): axes
-          for name, axes in found.items()}
+          for name, axes in declared.items()}
 
 
 def _traced_init(config, prompts=0):
@@ -242,9 +242,9 @@ def _one_token(config):
 
 def _abstract(config, prompts):
   """Returns the parameters of a decoder with prompt tokens, as shapes."""
-  found = abstract_params(config)
+  params = abstract_params(config)
   if prompts:
     width = config.embedding_dim or config.dim
-    found["prompts"] = jax.ShapeDtypeStruct((prompts, width),
-                                            jnp.dtype(config.dtype))
-  return found
+    params["prompts"] = jax.ShapeDtypeStruct((prompts, width),
+                                             jnp.dtype(config.dtype))
+  return params

@@ -1,6 +1,6 @@
 """Parameters of all layers as one array each, for layers that are scanned.
 
-Stacks are filled in place, so at most one parameter of one layer is held twice.
+At most one parameter of one layer is held twice: stacks are filled uncopied.
 """
 
 import functools
@@ -26,7 +26,7 @@ class InStack:
 
 
 def in_stack(x) -> InStack:
-  """Returns arrays of one layer as an `InStack`; those of one unchanged."""
+  """Returns arrays of one layer as an `InStack`; an `InStack` unchanged."""
   if isinstance(x, InStack):
     return x
   return InStack(jax.tree.map(lambda y: y[None], x), jnp.int32(0))
@@ -49,7 +49,7 @@ class _Part(NamedTuple):
 
 
 def is_stacked(params: types.Params) -> bool:
-  """Returns whether parameters are those of scanned layers."""
+  """Returns whether parameters are of scanned layers."""
   return _STACK in params[_LAYERS]
 
 
@@ -63,18 +63,18 @@ def of_first_layer(name: str, dense_layers: int = 0) -> str:
 
 def layer_number(name: str) -> int | None:
   """Returns the number of the unrolled layer that has a parameter, or None."""
-  found = re.match(f"^{_LAYERS}/{_STACK}_([0-9]+)/", name)
-  return int(found[1]) if found else None
+  match = re.match(f"^{_LAYERS}/{_STACK}_([0-9]+)/", name)
+  return int(match[1]) if match else None
 
 
-def place_all(params: types.Params, shardings, place) -> types.Params:
-  """Places parameters one after the other, those of a stack layer by layer.
-  `params` are shapes, of layers scanned or not; `shardings` is asked for those
-  of unrolled layers too, which are what `(path, shape, sharding) -> array` of
-  `place` is called with (or with a `quantization.Matrix` of each)."""
+def place_all(params: types.Params, shardings, put) -> types.Params:
+  """Places parameters one after the other, a stack layer by layer. `params` are
+  shapes, of layers scanned or not; `shardings` is asked for unrolled layers
+  too. `put` is `(path, shape, sharding) -> array` of an unrolled parameter (or
+  of a `quantization.Matrix` of each)."""
   is_matrix, where = quantization.is_matrix, shardings(params)
   if not is_stacked(params):
-    return jax.tree_util.tree_map_with_path(place, params, where,
+    return jax.tree_util.tree_map_with_path(put, params, where,
                                             is_leaf=is_matrix)
   single = _unstacked(params, lambda leaf, _: jax.ShapeDtypeStruct(
       leaf.shape[1:], leaf.dtype))
@@ -86,10 +86,10 @@ def place_all(params: types.Params, shardings, place) -> types.Params:
 
   def placed(path, like, where):
     if path[:2] != _IN_STACK:
-      return place(path, *parts[path])
+      return put(path, *parts[path])
     in_layer = lambda i: (path[0], jax.tree_util.DictKey(_layer(first + i)),
                           *path[2:])
-    return _fill(like, where, lambda i: place(in_layer(i), *parts[in_layer(i)]))
+    return _fill(like, where, lambda i: put(in_layer(i), *parts[in_layer(i)]))
 
   return jax.tree_util.tree_map_with_path(placed, params, where,
                                           is_leaf=is_matrix)
@@ -108,7 +108,7 @@ def _fill(like, where, piece):
 
 
 def stack_layers(params: types.Params) -> types.Params:
-  """Turns parameters of unrolled layers into those of scanned ones."""
+  """Turns parameters of unrolled layers into scanned layers'."""
   layers = dict(params[_LAYERS])
   alike = [layers.pop(name) for name in _alike(layers)]
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alike)
@@ -124,14 +124,14 @@ def _alike(layers) -> list[str]:
 
 
 def unstack_layers(params: types.Params) -> types.Params:
-  """Turns parameters of scanned layers into those of unrolled ones. Stacks that
+  """Turns parameters of scanned layers into unrolled layers'. Stacks that
   nobody else holds are freed one after the other."""
   return _unstacked(params, lambda leaf, i: leaf[i])
 
 
 def abstract_layers(params: types.Params, like: list[int],
                     scanned: bool) -> types.Params:
-  """Returns the shapes of a decoder of many layers, from those of a few. Layer
+  """Returns the shapes of a decoder of many layers, from a few layers'. Layer
   i is like number `like[i]` of the few, which are not scanned."""
   few = params[_LAYERS]
   last = few[_layer(len(few) - 1)]

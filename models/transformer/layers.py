@@ -94,7 +94,7 @@ class Linear(nn.Module):
   # What out and in are made of, see `parameters.declare`; within a `Decoder` it
   # must be given
   axes: tuple[str | None, str | None] | None = None
-  sliced: bool = False  # Whether weights are slices of those of all layers
+  sliced: bool = False  # Whether weights are slices of all layers' weights
 
   @nn.compact
   def factors(self, inputs):

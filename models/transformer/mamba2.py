@@ -20,7 +20,7 @@ from models.transformer import recurrence
 
 
 class Mamba2(nn.Module):
-  """A layer with a state, in the place of attention."""
+  """A layer with a state instead of attention."""
   config: Any
 
   @nn.compact

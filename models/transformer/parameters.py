@@ -26,19 +26,19 @@ def declare(module, name: str, init, shape, dtype, axes):
   is `(key, shape, dtype) -> array` or a `quantization.Matrix`. `axes` are of
   the last axes, None for one that is not split; `WHOLE` for a replicated
   matrix."""
-  found = _declared.get()
-  if found is not None:
-    found["/".join((*module.path, name))] = axes
+  declared = _declared.get()
+  if declared is not None:
+    declared["/".join((*module.path, name))] = axes
   return module.param(name, init, shape, dtype)
 
 
 @contextlib.contextmanager
 def declarations():
   """Yields a dict that gets the axes of all parameters made meanwhile."""
-  found = {}
-  token = _declared.set(found)
+  declared = {}
+  token = _declared.set(declared)
   try:
-    yield found
+    yield declared
   finally:
     _declared.reset(token)
 

@@ -1,7 +1,7 @@
 """Weights of fewer bits than activations have.
 
-bfloat16, for float32 activations: half of the bytes are read, and results equal
-those of the same weights in float32.
+bfloat16, for float32 activations: half of the bytes are read, with the results
+of the same weights in float32.
 
 int8, symmetric with a float32 scale for each output channel (Jacob et al. 2018,
 arXiv 1712.05877, weights only): the largest weight becomes 127 or -127, and no
@@ -65,8 +65,8 @@ def on_host(x: np.ndarray) -> Matrix:
   step = max(_AT_ONCE // rows.shape[1], 1)
   for start in range(0, len(rows), step):
     part = slice(start, start + step)
-    found = quantize(rows[part])
-    values[part], scales[part] = found.values, found.scales
+    matrix = quantize(rows[part])
+    values[part], scales[part] = matrix.values, matrix.scales
   return Matrix(values.reshape(x.shape), scales.reshape(*x.shape[:-1], 1))
 
 
@@ -92,11 +92,11 @@ def check_whole(weights: str, what: str) -> None:
 def tree(like: types.Params, params: types.Params) -> types.Params:
   """Quantises parameters one by one, as matrices of `like` are; copies them."""
   rounded = jax.jit(quantize)
-  return jax.tree.map(lambda kind, x: rounded(x) if is_matrix(kind) else x,
+  return jax.tree.map(lambda leaf, x: rounded(x) if is_matrix(leaf) else x,
                       like, params, is_leaf=is_matrix)
 
 
-def place(like: Any, where: Any, x: np.ndarray) -> Any:
+def to_devices(like: Any, where: Any, x: np.ndarray) -> Any:
   """Puts a parameter of the host on devices, quantised where `like` is. `like`
   are shape and type, `where` the sharding; two each of a `Matrix`."""
   def put(part, sharding):

@@ -106,8 +106,8 @@ class Fresh(NamedTuple):
 
 class Projected(NamedTuple):
   """What a layer computes of its inputs before the states. Query, key and value
-  are those of `Fresh`; `small` are `[B, T, H, R]`, and `inputs` those of the
-  convolutions, of N slots."""
+  as in `Fresh`; `small` are `[B, T, H, R]`, and `inputs` the convolutions', of
+  N slots."""
   query: types.Array
   key: types.Array
   value: types.Array
@@ -187,7 +187,7 @@ def scan(fresh: Fresh, state, updates, slot, mask):
   each of the T fresh tokens and its ancestors."""
   keys = _write(updates["key"], fresh.key, slot)
   decays = _write(updates["decay"], fresh.decay, slot)
-  # Those of a system are not known yet, and are left out of the first sums.
+  # A system's changes are not known yet, and are left out of the first sums.
   changes = _write(updates["change"], fresh.value if fresh.rate is None
                    else jnp.zeros_like(fresh.value), slot)
   mask = mask[:, None, None]  # [B, 1, 1, T, N]
@@ -212,19 +212,19 @@ def scan(fresh: Fresh, state, updates, slot, mask):
 
 
 def _solved(fresh, scores, known, weigh, changes, slot):
-  """Returns changes `[B, T, H, R, V]` that depend on those of ancestors. They
+  """Returns changes `[B, T, H, R, V]` that depend on ancestors' changes. They
   are b (v - S'^T k) of a decayed S', as in arXiv 2412.06464, section 3.3, with
-  the mask of the tree in place of the causal one."""
+  the mask of the tree instead of the causal one."""
   rate = fresh.rate.transpose(0, 2, 3, 1)[..., None]
-  found = rate * (fresh.value.transpose(0, 2, 3, 1, 4) - known -
-                  weigh(scores, changes))
+  solved = rate * (fresh.value.transpose(0, 2, 3, 1, 4) - known -
+                   weigh(scores, changes))
   count = fresh.key.shape[1]
   if count > 1:
     # What lies above the diagonal is not read, nor is the diagonal of ones.
-    found = jax.lax.linalg.triangular_solve(
-        rate * jax.lax.dynamic_slice_in_dim(scores, slot, count, 4), found,
+    solved = jax.lax.linalg.triangular_solve(
+        rate * jax.lax.dynamic_slice_in_dim(scores, slot, count, 4), solved,
         left_side=True, lower=True, unit_diagonal=True)
-  return found.transpose(0, 3, 1, 2, 4)
+  return solved.transpose(0, 3, 1, 2, 4)
 
 
 def _advance(states, updates, count):

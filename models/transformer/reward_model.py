@@ -3,7 +3,7 @@
 One output is the reward of the text (`config.preferences`). 2 E outputs are a
 dual encoder (RankGen, arXiv 2205.09726, there T5; `config.suffix_length`): the
 product of the prompt's first E and the continuation's last E is the reward.
-Tokens must be those of the judged models.
+Judged models must have the same tokens.
 """
 
 import functools
@@ -40,7 +40,7 @@ def reward(lm: types.LanguageModel, capacity: int,
     capacity: S, how many of the last tokens are read; at most the model's
       length.
     left_out: tokens that are skipped, such as an end-of-text token that the
-      reward model has never seen; None for none.
+      reward model has never seen; None if all are read.
     dual: whether it is a dual encoder.
   """
   if not 1 <= capacity <= (lm.max_length or capacity):

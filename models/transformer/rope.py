@@ -62,7 +62,7 @@ def rotate(x, by: RotaryAngles):
 def frequencies(config) -> np.ndarray:
   """Returns the angle between positions, in radians, for each plane.
 
-  The scalings are those of published checkpoints:
+  The scalings of published checkpoints:
 
     linear: all wavelengths times the factor (position interpolation,
       arXiv 2306.15595);
@@ -89,17 +89,17 @@ def frequencies(config) -> np.ndarray:
 
 def check(config):
   """Raises ValueError unless "yarn" and "longrope" have what they need."""
-  kind = config.rope_scaling
-  for name, bound in _BOUNDS.get(kind, {}).items():
+  scaling = config.rope_scaling
+  for name, bound in _BOUNDS.get(scaling, {}).items():
     if not getattr(config, name) > bound:
       raise ValueError(
           f"transformer {name}={getattr(config, name)!r}: more than {bound} is "
-          f"needed for rope_scaling={kind!r}.")
+          f"needed for rope_scaling={scaling!r}.")
   planes = len(range(0, _channels(config), 2))
   for name in ("rope_short_factors", "rope_long_factors"):
     factors = getattr(config, name)
-    if kind == "longrope" and not (len(factors) == planes
-                                   and all(x > 0 for x in factors)):
+    if scaling == "longrope" and not (len(factors) == planes
+                                      and all(x > 0 for x in factors)):
       raise ValueError(f"transformer {name}={factors!r}: {planes} numbers of "
                        "more than 0 are needed, one for each plane.")
 

@@ -33,7 +33,7 @@ def partition(config: architecture.Config) -> list[int]:
 
 
 def by_experts(config: architecture.Config, size: int) -> bool:
-  """Returns whether each of so many devices has some experts whole."""
+  """Returns whether each of `size` devices has some experts whole."""
   return moe.by_experts(config.num_experts, config.hidden_dim, size)
 
 
@@ -59,7 +59,7 @@ def specs(config: architecture.Config, size: int,
   declared = language_models.mesh_axes(config)
   counts = {parameters.HEADS: config.num_heads,
             parameters.KV_HEADS: config.num_kv_heads,
-            # In a mixture, hidden units are those of experts.
+            # In a mixture, hidden units are the experts'.
             parameters.HIDDEN: config.hidden_dim,
             parameters.EXPERTS: config.num_experts,
             parameters.SHARED: config.shared_dim,
@@ -90,7 +90,7 @@ def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
               size: int | None = None):
   """Returns what `checkpoints.load` takes as `shardings`. The mesh has axes
   "data" and "model". `size` is the number of devices that a layer is split
-  over: 1, or None for those of "model"."""
+  over: 1, or None for all of "model"."""
   size = mesh.shape[MODEL] if size is None else size
   return lambda params: jax.tree.map(
       functools.partial(NamedSharding, mesh), specs(config, size, params),
@@ -124,18 +124,18 @@ def language_model(lm: types.LanguageModel,
 
 
 @functools.lru_cache(maxsize=None)
-def head(found: types.Head) -> types.Head:
+def head(inner: types.Head) -> types.Head:
   """Returns a head on a split target, computed by every device of a row. Its
   parameters are on all devices. Its logits are split over the vocabulary, as
-  those of the target are."""
+  the target's are."""
   def whole(compute):
     return lambda *args: jax.lax.with_sharding_constraint(
         compute(*args), PartitionSpec())
 
   def logits(*args):
-    logits, draft = found.logits(*args)
+    logits, draft = inner.logits(*args)
     return vocabulary.split(logits), jax.lax.with_sharding_constraint(
         draft, PartitionSpec())
 
-  return found._replace(read=whole(found.read), start=whole(found.start),
+  return inner._replace(read=whole(inner.read), start=whole(inner.start),
                         logits=logits)

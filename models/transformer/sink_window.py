@@ -24,7 +24,7 @@ def recent_window(config: architecture.Config,
                   window: int) -> types.LanguageModel:
   """Returns a decoder that sees the first and the newest committed tokens.
 
-  Positions are those of the whole text. Drafted tokens are seen as well.
+  Positions count in the whole text. Drafted tokens are seen as well.
 
   Args:
     config: the architecture of the target.

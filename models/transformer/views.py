@@ -26,16 +26,16 @@ def of(config, cache, positions, mask, packing=None):
     local = dataclasses.replace(config, rope_scaling="none",
                                 rope_theta=config.rope_local_theta)
 
-  def view(kind):
+  def view(config):
     angles = None
-    if kind.positions == "rope":
-      angles = rope.angles(kind, packing.packed(positions) if packing else (
+    if config.positions == "rope":
+      angles = rope.angles(config, packing.packed(positions) if packing else (
           positions))
-      if kind is full and not kind.rope_full:
+      if config is full and not config.rope_full:
         # Not None: a scan has one program for all layers.
         angles = rope.no_rotation(angles)
     return layers.AttentionView(
-        angles, *_masks(kind.window, cache, positions, mask, has_start),
+        angles, *_masks(config.window, cache, positions, mask, has_start),
         packing)
 
   is_narrow = sorted(set(narrow(config)))
@@ -46,7 +46,7 @@ def of(config, cache, positions, mask, packing=None):
 
 def kv_of_layers(cache, block):
   """Returns the keys and values that layers read, each a tuple of layers. They
-  are those of the cache, of what its rows share, if there is any, and of the
+  come from the cache, from what its rows share, if anything, and from the
   block."""
   prefix = [cache, cache.shared] if cache.shared else [cache]
   return tuple(x for part in (*prefix, block) for x in (part.keys, part.values))

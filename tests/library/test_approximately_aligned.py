@@ -5,7 +5,7 @@ import numpy as np
 
 from decoding_jax import approximately_aligned, grammar_aligned, processors
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 
 # Token 0 ends a text; after 1 it is hard to come to an end, after 2 it is not.
 FOLLOWING = np.array([[-1, 1, 2, 5], [-1, -1, -1, 3], [4, 3, -1, 3],

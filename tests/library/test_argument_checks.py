@@ -65,16 +65,6 @@ def test_parameters_of_no_drafter_are_not_needed():
     generate(method=dj.methods.autoregressive(), draft=None, draft_params=None)
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: dj.methods.rsd_c(3), "branching=3: a tuple of integers"),
-    (lambda: dj.methods.rsd_c((2, 1.5)), "branching=.2, 1.5.: a tuple"),
-    (lambda: dj.methods.sequoia(3), r"children\[0\]=3: a tuple"),
-    (lambda: dj.methods.sequoia(((1,), 3)), r"children\[1\]=3: a tuple")])
-def test_trees_that_are_none(make, words):
-  with pytest.raises(ValueError, match=words):
-    make()
-
-
 @pytest.mark.parametrize("prompts, lengths, words", [
     ([[1, 2], [3]], [2, 1], ["prompts", "padded on the right"]),
     (np.ones((2, 3)), [3, 1], ["prompts", "(2, 3)", "float64"]),

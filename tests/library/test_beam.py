@@ -10,7 +10,7 @@ import pytest
 
 from decoding_jax import beam
 from decoding_jax import sampling
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 STEPS = [beam.plain, beam.perturbed]

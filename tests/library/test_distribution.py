@@ -8,7 +8,7 @@ that carry over from call to call.
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import example_methods, helpers
 from support.example_methods import each
 

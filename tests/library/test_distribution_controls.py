@@ -12,8 +12,8 @@ from decoding_jax.kernels import random
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from library.test_distribution import LENGTH, ROWS
-from models.testing import exactness
 from support import helpers
 from support.example_methods import each
 

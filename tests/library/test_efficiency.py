@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 ROWS = 20_000

@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import prefill as prefill_lib
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 from support.example_methods import depth, each, EACH, EACH_SAMPLING
 

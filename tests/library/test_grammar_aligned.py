@@ -6,7 +6,7 @@ import pytest
 
 from decoding_jax import processors
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 # Token 0 ends a text; after 1 it is hard to come to an end, after 2 it is not.

@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.example_methods import each
@@ -179,7 +179,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 def run(place, place_params):

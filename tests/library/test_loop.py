@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from decoding_jax.types import PAD
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 

@@ -1,4 +1,4 @@
-"""Tests of `decoding_jax.metrics` against hand calculations."""
+"""Metrics against hand calculations."""
 
 import math
 
@@ -9,56 +9,34 @@ import pytest
 from decoding_jax import metrics
 
 
-def test_ratio_is_of_sums_not_of_rows():
+def test_ratio():
+  """Of sums, not of rows; on devices; of nothing."""
   assert metrics.ratio([1, 9], [1, 3]) == 2.5
-
-
-def test_ratio_of_device_arrays():
   assert metrics.ratio(jnp.array([1, 9]), jnp.array([1, 3])) == 2.5
-
-
-def test_ratio_of_nothing():
   assert math.isnan(metrics.ratio([0, 0], [0, 0]))
   assert math.isnan(metrics.ratio([], []))
 
 
-def test_block_efficiency():
+def test_rates():
   # 3 + 1 + 2 tokens in 3 calls, and 4 tokens in 1.
   assert metrics.block_efficiency([6, 4], [3, 1]) == 2.5
-
-
-def test_mbsu():
   # A draft of a tenth of the target, run four times: 1.4 targets a step.
   assert metrics.mbsu(2.8, 4, 0.1) == pytest.approx(2.0)
-
-
-def test_mbsu_of_plain_decoding():
+  # Plain decoding.
   assert metrics.mbsu(1.0, 0, 0.1) == 1.0
-
-
-def test_token_rate():
   assert metrics.token_rate([30, 50], [1.0, 3.0]) == 20
 
 
-def test_acceptance_by_depth():
+def test_acceptance():
   # 10 calls; 2 accept nothing, 4 one token, 1 two, 3 three.
-  got = metrics.acceptance_by_depth([[1, 4, 0, 3], [1, 0, 1, 0]])
-  np.testing.assert_allclose(got, [8 / 10, 4 / 8, 3 / 4])
-
-
-def test_acceptance_by_depth_of_levels_never_reached():
-  got = metrics.acceptance_by_depth([[5, 0, 0]])
-  np.testing.assert_array_equal(got, [0, np.nan])
-
-
-def test_acceptance_by_depth_of_plain_decoding():
-  assert metrics.acceptance_by_depth([[7], [9]]).shape == (0,)
-
-
-def test_acceptance_by_rank():
-  got = metrics.acceptance_by_rank([[3, 1, 0], [3, 0, 0]],
-                                   [[5, 2, 0], [4, 1, 0]])
-  np.testing.assert_array_equal(got, [6 / 9, 1 / 3, np.nan])
+  by_depth = metrics.acceptance_by_depth
+  np.testing.assert_allclose(by_depth([[1, 4, 0, 3], [1, 0, 1, 0]]),
+                             [8 / 10, 4 / 8, 3 / 4])
+  # Levels never reached, and plain decoding.
+  np.testing.assert_array_equal(by_depth([[5, 0, 0]]), [0, np.nan])
+  assert by_depth([[7], [9]]).shape == (0,)
+  np.testing.assert_array_equal(metrics.acceptance_by_rank(
+      [[3, 1, 0], [3, 0, 0]], [[5, 2, 0], [4, 1, 0]]), [6 / 9, 1 / 3, np.nan])
 
 
 def test_interval_holds_the_ratio_and_is_reproducible():
@@ -88,25 +66,16 @@ def test_interval_covers_the_truth_as_often_as_it_says():
   assert 90 <= hits <= 99
 
 
-def test_level_narrows_the_interval():
+def test_intervals_of_levels_and_of_special_rows():
   values = np.arange(20.0)
   low, high = metrics.ratio_interval(values, np.ones(20), level=0.5)
   wide_low, wide_high = metrics.ratio_interval(values, np.ones(20))
   assert wide_low < low < high < wide_high
-
-
-def test_interval_of_equal_rows_is_a_point():
   assert metrics.ratio_interval([3, 3, 3], [2, 2, 2]) == (1.5, 1.5)
-
-
-def test_interval_of_nothing():
   assert all(map(math.isnan, metrics.ratio_interval([0, 0], [0, 0])))
-
-
-@pytest.mark.parametrize("a, b", [([], []), ([1, 2], [1]), ([[1]], [[1]])])
-def test_interval_needs_paired_rows(a, b):
-  with pytest.raises(ValueError, match="not two"):
-    metrics.ratio_interval(a, b)
+  for a, b in (([], []), ([1, 2], [1]), ([[1]], [[1]])):
+    with pytest.raises(ValueError, match="not two"):
+      metrics.ratio_interval(a, b)
 
 
 def test_relative_interval_is_of_rows_drawn_together():
@@ -119,8 +88,6 @@ def test_relative_interval_is_of_rows_drawn_together():
   noisy = seconds * rng.uniform(0.9, 1.1, size=40)
   low, high = metrics.relative_interval(tokens, seconds, tokens, 2 * noisy)
   assert 1.9 < low < 2 * noisy.sum() / seconds.sum() < high < 2.1
-  with pytest.raises(ValueError, match="2 rows are compared with 3"):
-    metrics.relative_interval([1, 2], [1, 1], [1, 2, 3], [1, 1, 1])
 
 
 def test_deviation_of_means_is_the_paired_t_statistic():
@@ -142,18 +109,15 @@ def test_deviation_under_the_null_is_standard_normal():
   assert 0.9 < np.std(found) < 1.1
 
 
-def test_deviation_of_equal_rows():
+def test_deviation_of_special_rows():
+  """Equal ones, a constant gap without noise, and one row."""
   assert metrics.deviation([1, 2], [3, 4], [1, 2], [3, 4]) == 0
-
-
-def test_deviation_of_a_constant_gap_has_no_noise():
   assert metrics.deviation([2, 2], [1, 1], [1, 1], [1, 1]) == math.inf
-
-
-def test_deviation_of_one_row():
   assert math.isnan(metrics.deviation([1], [1], [2], [1]))
 
 
-def test_deviation_needs_the_same_rows():
+@pytest.mark.parametrize("compare", [
+    metrics.relative_interval, metrics.deviation])
+def test_other_rows_are_not_compared(compare):
   with pytest.raises(ValueError, match="2 rows are compared with 3"):
-    metrics.deviation([1, 2], [1, 1], [1, 2, 3], [1, 1, 1])
+    compare([1, 2], [1, 1], [1, 2, 3], [1, 1, 1])

@@ -11,7 +11,7 @@ import decoding_jax as dj
 from decoding_jax import kernels
 from decoding_jax import programs
 from decoding_jax.kernels import dispatch
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 SIZES = [(width, depth) for width in (1, 2, 3) for depth in (1, 2)]

@@ -6,7 +6,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import roles
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import on_roles
 from support import tiny_models as tiny

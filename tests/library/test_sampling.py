@@ -9,7 +9,7 @@ import pytest
 
 from decoding_jax import sampling
 from decoding_jax.sampling import Sampling
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 V, B = 11, 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from decoding_jax.kernels import random
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import on_shards
 

@@ -12,9 +12,10 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import cache_growth
 from decoding_jax.runtime import prefill
+from decoding_jax.testing import exactness
 from models import cacheless
 from models import transformer
-from models.testing import exactness
+from support import helpers
 from support import small_heads
 from support import tiny_models as tiny
 
@@ -211,22 +212,12 @@ def _p_value(shift):
     return target.lm.forward(params, tokens, positions + own, cache, *args)
 
   prefix = PREFIX % 4
-  texts = np.stack(np.meshgrid(*[np.arange(4)] * _LENGTH, indexing="ij"),
-                   axis=-1).reshape(-1, _LENGTH)
-  start = np.tile([*prefix, 2], (len(texts), 1))
-  logits = transformer.causal_logits(
-      target.lm, target.params, jnp.asarray(np.concatenate([start, texts], 1)))
-  log_probs = jax.nn.log_softmax(np.asarray(logits, np.float64)[:, L:-1])
-  found = np.take_along_axis(np.asarray(log_probs), texts[:, :, None], 2)
-  probs = np.exp(found.sum((1, 2))).reshape((4,) * _LENGTH)
   out = dj.generate(
       jax.random.key(1), np.full((_ROWS, 1), 2), np.ones(_ROWS, int),
       method=METHODS[-1], target=target.lm._replace(forward=forward),
       target_params=target.params, draft=draft.lm, draft_params=draft.params,
       max_new_tokens=_LENGTH, shared_prefix=prefix)
-  counts = np.zeros((4,) * _LENGTH)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, L + 1:].T), 1)
-  return exactness.p_value(counts, probs)
+  return helpers.p_value_of_model(target, (*prefix, 2), out.tokens)
 
 
 @pytest.mark.long

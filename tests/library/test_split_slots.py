@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import on_split_slots
 

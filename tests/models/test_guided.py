@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import conformance, exactness
 from models import cacheless
 from models import guided
-from models.testing import conformance
-from models.testing import exactness
 from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 4, 50_000, 4
@@ -98,7 +97,7 @@ def test_transformers_of_different_shapes():
   expert, amateur = tiny.opt_models()
   params = expert.params, amateur.params
   target = guided.contrastive(expert.lm, amateur.lm, ALPHA, BETA)
-  conformance.check(target, params)
+  conformance.check_model(target, params)
   greedy, tree = (tiny.generate(
       method, tiny.Models(tiny.Model(target, params), amateur),
       sampling=dj.Sampling(0.0)).tokens

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import conformance, exactness
 from models import prompt_lookup
 from models import transformer
-from models.testing import conformance
-from models.testing import exactness
 
 V = 4
 # After the last token stand 1, 2 and 3, once each, 1 after more of the same.
@@ -72,7 +71,7 @@ def test_many_tokens_that_agree():
 def test_it_is_a_language_model():
   """Caches, blocks, masks, commits: the distribution of the text alone."""
   lm = prompt_lookup.language_model(V)
-  conformance.check(lm, ())
+  conformance.check_model(lm, ())
   assert prompt_lookup.language_model(V, 4) is lm
 
 

@@ -23,17 +23,7 @@ _TIMES = np.arange(-8.0, 21.0, 0.5)
 
 
 def with_replacement(target, draft, count: int):
-  """Bounds the acceptance of children drawn independently.
-
-  Args:
-    target: `[N, V]`, the target's distributions.
-    draft: `[N, V]`, those that the children are drawn from.
-    count: K, the most children.
-
-  Returns:
-    `[N, K]`, the bounds for 1, 2, ..., K children. For t = (.5, .3, .2), d =
-    (.2, .5, .3): 0.7 and 0.86.
-  """
+  """Bounds the acceptance of children drawn independently."""
   target, draft = _by_ratio(target, draft)
   powers = np.arange(1, count + 1)
   return _least(target, np.cumsum(draft, axis=1)[:, :, None]**powers)
@@ -42,16 +32,7 @@ def with_replacement(target, draft, count: int):
 def without_replacement(target, draft, count: int):
   """Bounds the acceptance of children drawn without replacement.
 
-  Tokens ring at exponential times with rates d; the first ones are the draw.
-
-  Args:
-    target: `[N, V]`, as in `with_replacement`, and so are the others.
-    draft: `[N, V]`.
-    count: K.
-
-  Returns:
-    `[N, K]`. For t = (.5, .3, .2), d = (.2, .5, .3): 0.7 and 0.986.
-  """
+  Tokens ring at exponential times with rates d; the first ones are the draw."""
   target, draft = _by_ratio(target, draft)
   times = np.exp(_TIMES)
   rest = np.cumsum(draft[:, ::-1], axis=1)[:, ::-1]
@@ -77,14 +58,6 @@ def without_replacement(target, draft, count: int):
 
 def greedy_and_sample(target, draft, count: int):
   """Bounds the acceptance of the most probable tokens and a sample of others.
-
-  Args:
-    target: `[N, V]`, as in `with_replacement`, and so are the others.
-    draft: `[N, V]`.
-    count: K.
-
-  Returns:
-    `[N, K]`: of one sample; of one and the most probable token; and so on.
   """
   target, draft = _descending(target, draft)
   found = []

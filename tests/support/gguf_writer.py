@@ -45,17 +45,7 @@ _PAIRED = ("llama", "granite", "smollm3")
 
 
 def write(path, folder, arch, *, kind="F32", extra=(), rope=None, split=0):
-  """Writes a Hugging Face folder as a file.
-
-  Args:
-    path: of the file.
-    folder: of the model.
-    arch: of the file, such as "llama".
-    kind: type of matrices, as `gguf.GGMLQuantizationType` names it.
-    extra: tuples of a method of `gguf.GGUFWriter` and its arguments.
-    rope: dict of more tensors by their names, or None.
-    split: tensors of each part of a split file; 0 for one file.
-  """
+  """Writes a Hugging Face folder as a file."""
   fields = json_files.read(folder / hf_config.FILE)
   writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
   for name, setter in _SETTERS.items():

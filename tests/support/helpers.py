@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.testing import enumeration
+import decoding_jax as dj
+from decoding_jax.speculation import verifiers
+from decoding_jax.testing import enumeration, exactness
 from experiments.devices import model_pair
 from models import transformer
 from models.text import chat_template
@@ -54,13 +56,7 @@ def _warped_row(row, temperature, top_k, top_p, min_p, typical_p):
 
 
 def _first(probs, cost, is_kept):
-  """Keeps the cheapest tokens, and all that tie with the last one kept.
-
-  Args:
-    probs: `[V]`.
-    cost: `[V]`.
-    is_kept: tells of the mass before a token, and of its rank, whether it is.
-  """
+  """Keeps the cheapest tokens, and all that tie with the last one kept."""
   order = np.argsort(cost, kind="stable")
   before = np.cumsum(probs[order]) - probs[order]
   kept = is_kept(before, np.arange(len(probs)))
@@ -69,17 +65,8 @@ def _first(probs, cost, is_kept):
 
 
 def ordered_draws(draft, size, replacement):
-  """All sequences of siblings with their probabilities.
-
-  Args:
-    draft: `[V]` float64.
-    size: siblings to draw; without replacement, fewer where the distribution
-      has no more tokens.
-    replacement: whether a token can come again.
-
-  Yields:
-    A tuple of tokens and its probability.
-  """
+  """Yields all tuples of `size` siblings, or of as many as have probability,
+  and the probability of each."""
   def extend(tokens, probs, probability):
     if len(tokens) == size or not probs.any():
       yield tokens, probability
@@ -112,19 +99,8 @@ def _acceptance(rule, target, draft, tokens, valid):
 
 
 def acceptance(rule, target, draft, tokens, valid):
-  """Acceptance probabilities and residuals in float64.
-
-  Args:
-    rule: of a `Verifier`; another one is compiled anew.
-    target: `[V]` float64.
-    draft: `[V]` float64.
-    tokens: `[n, K]` int32, siblings in draw order.
-    valid: `[n, K]` bool.
-
-  Returns:
-    `[n, K]`, of each sibling when those before it are rejected; `[n, V]`, the
-    residual when all are.
-  """
+  """Acceptance `[n, K]` of each sibling when those before it are rejected, and
+  `[n, V]`, the residual when all are, in float64."""
   with jax.enable_x64(True):
     target, draft = jnp.asarray(target), jnp.asarray(draft)
     return tuple(map(np.asarray, _acceptance(rule, target, draft, tokens,
@@ -132,18 +108,10 @@ def acceptance(rule, target, draft, tokens, valid):
 
 
 def enumerate_rule(rule, target, draft, draws, size):
-  """Enumerates what a rule emits at one node, in float64.
+  """Enumerates what a rule emits at a node with K = `size` children.
 
-  Args:
-    rule: of a `Verifier`.
-    target: `[V]` float64.
-    draft: `[V]` float64.
-    draws: sequences of siblings with their probabilities.
-    size: K.
-
-  Returns:
-    `[V]` distribution of the emitted token, and the probability that it is a
-    child.
+  `draws` are sequences of siblings with their probabilities. Returns the `[V]`
+  float64 distribution of the token, and the probability that it is a child.
   """
   tokens, valid, weights = pad_draws(draws, size)
   chances, rests = acceptance(rule, target, draft, tokens, valid)
@@ -163,6 +131,47 @@ def product_efficiency(chances):
   return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
 
 
+def spied(drafter, table, prompt, new):
+  """A greedy text of a table, which drafts for itself where a model does; and
+  trees, what is pending, tokens and lengths of each time that `drafter`
+  proposes."""
+  found, (lm, params) = [], exactness.table_model(table)
+
+  def propose(keys, context, state):
+    tree, pending = drafter.propose(keys, context, state)
+    jax.debug.callback(lambda *x: found.append(jax.tree.map(np.asarray, x)),
+                       tree, pending, state.tokens, state.length)
+    return tree, pending
+
+  pair = verifiers.pair(drafter._replace(propose=propose), verifiers.match())
+  draft = dict(draft=lm, draft_params=params) if drafter.calls else {}
+  out = dj.generate(
+      jax.random.key(0), np.array([prompt], np.int32), np.array([len(prompt)]),
+      method=dj.Method("spied", pair, pair), target=lm, target_params=params,
+      max_new_tokens=new, sampling=dj.Sampling(0.0), **draft)
+  jax.effects_barrier()
+  return out, found
+
+
+def first_tree(drafter, table):
+  """The tree that is drafted after token 0."""
+  return spied(drafter, table, [0], 1)[1][0][0]
+
+
+def paths(tree, row=0):
+  """The tokens from the root to each valid node of a tree but the root."""
+  return [tuple(tree.tokens[row, np.flatnonzero(mask)[1:]].tolist())
+          for mask in tree.mask[row][tree.valid[row]][1:]]
+
+
+def best_paths(table, number, depth):
+  """The most probable texts of up to `depth` tokens after token 0."""
+  every = [path for length in range(1, depth + 1)
+           for path in itertools.product(range(len(table)), repeat=length)]
+  return set(sorted(every, key=lambda path: -np.prod(
+      table[(0, *path[:-1]), path]))[:number])
+
+
 @functools.lru_cache(maxsize=None)
 def load_pair(target, draft):
   """Two models that share a tokenizer, from folders that do not change."""
@@ -170,16 +179,7 @@ def load_pair(target, draft):
 
 
 def joint_of_model(model, prompt, count):
-  """Returns the joint distribution of the first tokens after a prompt.
-
-  Args:
-    model: a `tiny_models.Model`.
-    prompt: `[P]` int32.
-    count: tokens.
-
-  Returns:
-    `[V, ..., V]` float64, of so many axes.
-  """
+  """Returns `[V] * count`, the distribution of the tokens after a prompt."""
   size = model.lm.vocab_size
   texts = np.array([*itertools.product(range(size), repeat=count)], np.int32)
   before = np.tile(prompt, (len(texts), 1))
@@ -191,31 +191,25 @@ def joint_of_model(model, prompt, count):
   return found.reshape((size,) * count)
 
 
-def found_by(program, *names, devices=8):
-  """Returns what a program of Python prints last, as JSON.
+def p_value_of_model(model, prompt, tokens):
+  """How texts `[B, P + L]` that begin with a prompt fit a model."""
+  texts = tokens[:, len(prompt):]
+  return exactness.p_value(
+      exactness.count(texts, model.lm.vocab_size),
+      joint_of_model(model, np.array(prompt, np.int32), texts.shape[1]))
 
-  Args:
-    program: its file.
-    *names: its arguments.
-    devices: see `start`.
-  """
+
+def found_by(program, *names, devices=8):
+  """Returns what a file of Python with these arguments prints last, as JSON."""
   output, errors = start(program, *names, devices=devices).communicate()
   assert output, errors
   return json.loads(output.splitlines()[-1])
 
 
 def start(*command, devices=1, **environment):
-  """Starts Python in the repository with so many simulated devices.
+  """Starts Python in the repository: a process whose output is read as text.
 
-  A process of its own is needed, since their number is settled when JAX starts.
-
-  Args:
-    *command: arguments of Python.
-    devices: how many.
-    **environment: more variables.
-
-  Returns:
-    A `subprocess.Popen`, its output and its errors to be read as text.
+  It is one of its own since JAX settles the number of devices when it starts.
   """
   paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
   environment = {

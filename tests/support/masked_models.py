@@ -53,22 +53,7 @@ def noise(key, length):
 
 def plain(rule, params, prompt, length, block, *, temperature=0.0, key=None,
           eos=EOS, canvas=None):
-  """Fills one canvas in plain Python.
-
-  Args:
-    rule: `(list of (confidence, place)) -> places`, of the eligible places.
-    params: of `TOY`.
-    prompt: list of tokens.
-    length: L.
-    block: S.
-    temperature: 0 or more.
-    key: of the noise.
-    eos: end of text.
-    canvas: list of tokens to begin with.
-
-  Returns:
-    The canvas, a list, ended by `eos`; and the number of forwards.
-  """
+  """Fills one canvas in plain Python."""
   canvas = [MASK] * length if canvas is None else list(canvas)
   drawn = noise(key, length) if temperature else 0.0
   forwards = 0

@@ -12,7 +12,7 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax import roles
 from decoding_jax.speculation import rounds
-from models.testing import exactness
+from decoding_jax.testing import exactness
 
 METHODS = dj.methods.pearl(3), dj.methods.ssd(2, 2)
 SHAPES = {"2": (2,), "2+2": (2, 2), "4+4": (2, 4)}

@@ -20,7 +20,7 @@ from decoding_jax.kernels import bits
 from decoding_jax.kernels import vocabulary
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 
 # Bytes that devices of a row may exchange in a step.
 MOST_BYTES = 4096
@@ -169,8 +169,7 @@ def p_value(method, shards=4):
   rng = np.random.default_rng(0)
   last = rng.integers(0, FEW, (MANY, PROMPT))[0, -1]
   texts = np.asarray(out.tokens)[:, PROMPT:PROMPT + COUNTED]
-  counts = np.zeros((FEW,) * COUNTED)
-  np.add.at(counts, tuple(texts.T), 1)
+  counts = exactness.count(texts, FEW)
   return exactness.p_value(counts, exactness.joint_distribution(
       table, last, COUNTED))
 

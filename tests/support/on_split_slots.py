@@ -17,9 +17,9 @@ import numpy as np
 from decoding_jax import kernels
 import decoding_jax as dj
 from decoding_jax.kernels import split_slots
+from decoding_jax.testing import exactness
 from models import transformer
 from models.heads import eagle
-from models.testing import exactness
 from models.transformer import sharding
 from support import helpers
 from support import on_shards
@@ -222,8 +222,7 @@ def p_value(number=4):
   out, _ = run.generate(METHODS["rsd_s"], prompts, np.full(MANY, length),
                         COUNTED + 1, dj.Sampling(1.0))
   texts = np.asarray(out.tokens)[:, length:length + COUNTED]
-  counts = np.zeros((FEW,) * COUNTED)
-  np.add.at(counts, tuple(texts.T), 1)
+  counts = exactness.count(texts, FEW)
   model = tiny.random_model(target, seed=target.num_kv_heads)
   return exactness.p_value(counts, helpers.joint_of_model(model, prompts[0],
                                                           COUNTED))

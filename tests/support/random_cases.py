@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
-from models.testing import exactness
 from models.transformer import sharding
 from support import helpers
 from support import random_methods
@@ -28,34 +28,19 @@ _LENGTHS = {3: 4, 4: 4, 5: 3, 6: 3}
 
 
 class Case(NamedTuple):
-  """A decoding problem.
-
-  Attributes:
-    name: what was drawn, as JSON.
-    method: a `dj.Method`.
-    models: `random_models.Models`, its target with all processors.
-    prompts, lengths: `[3, P]` and `[3]`.
-    warps: of each prompt, arguments of `helpers.warped`.
-    draft_sampling: of the drafter; None: likewise.
-    eos: tokens that end a text.
-    counted: tokens of a text that are compared.
-    budget: tokens that are generated.
-    in_turn: whether rows of one prompt stand together.
-    share: 1 or the part of all rows that are decoded together.
-    seed: of the random keys.
-  """
-  name: str
+  """A decoding problem."""
+  name: str  # What was drawn, as JSON
   method: dj.Method
-  models: random_models.Models
-  prompts: Any
-  lengths: Any
-  warps: tuple
+  models: random_models.Models  # The target with all processors
+  prompts: Any  # [3, P]
+  lengths: Any  # [3]
+  warps: tuple  # Of each prompt, arguments of `helpers.warped`
   draft_sampling: dj.Sampling | None
   eos: tuple[int, ...]
-  counted: int
-  budget: int
-  in_turn: bool
-  share: int
+  counted: int  # Tokens of a text that are compared
+  budget: int  # Tokens that are generated
+  in_turn: bool  # Whether rows of one prompt stand together
+  share: int  # 1 or the part of all rows that are decoded together
   seed: int
 
 
@@ -231,10 +216,6 @@ def _on_mesh(models, keys, rows, share, given):
 
 def p_value(found, expected) -> float:
   """Returns the probability that some prompt fits as badly as the worst does.
-
-  Args:
-    found: of `counts`.
-    expected: of `distributions`.
   """
   least = min(map(_p_value, found, expected))
   # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.

@@ -115,12 +115,7 @@ NAMES = frozenset(name for makers in _DRAFTERS.values() for name in makers)
 
 
 def draw(draws, drafter):
-  """Returns the name, the arguments and the method that they make.
-
-  Args:
-    draws: `Draws`.
-    drafter: what drafts: "model", "head", "masked", "prompts" or "nothing".
-  """
+  """Returns the name, the arguments and the method that they make."""
   name = draws.one_of(*_DRAFTERS[drafter])
   arguments = _DRAFTERS[drafter][name](draws)
   return name, arguments, getattr(dj.methods, name)(**arguments)

@@ -15,7 +15,6 @@ from models import transformer
 from models.text import vocab_mapping
 from support import masked_models
 from support import small_heads
-from support import steady_target
 from support import tiny_models as tiny
 
 HEADS = tuple(small_heads.HEADS)
@@ -28,21 +27,13 @@ DTYPES = ("float32", "float32", "bfloat16")
 
 
 class Models(NamedTuple):
-  """A target and a drafter.
-
-  Attributes:
-    target, target_params, draft, draft_params: arguments of `dj.generate`.
-    logits: dict from each context to the target's logits after it, `[V]`
-      float64.
-    drafter: of `random_methods.draw`.
-    dtype: of the target.
-  """
+  """A target and a drafter, as `dj.generate` takes them."""
   target: dj.LanguageModel
   target_params: Any
   draft: Any
   draft_params: Any
-  logits: dict
-  drafter: str
+  logits: dict  # From contexts to `[V]` float64 of the target
+  drafter: str  # Of `random_methods.draw`
   dtype: str = "float32"
 
 
@@ -60,17 +51,7 @@ def vocab_size(draws, kind):
 
 
 def draw(draws, kind, contexts, dtypes=DTYPES):
-  """Draws a target and a drafter.
-
-  Args:
-    draws: `random_methods.Draws`.
-    kind: one of `KINDS` or `HEADS`.
-    contexts: texts, tuples of tokens, that the target's logits are needed of.
-    dtypes: of a transformer, one of which is drawn.
-
-  Returns:
-    `Models`.
-  """
+  """Draws a target and a drafter."""
   if is_transformer(kind):
     config = small_heads.TARGET if kind in HEADS else dataclasses.replace(
         draws.one_of(*_CONFIGS), vocab_size=draws.vocab_size)
@@ -167,7 +148,7 @@ def _target(draws, config, contexts, dtypes):
                    narrow.dtype)
     logits, exact = (last_logits(x, _cast(params, x.dtype), contexts)
                      for x in (narrow, config))
-    if steady_target.is_steady(logits, exact):
+    if _is_steady(logits, exact):
       return narrow, params, dict(zip(contexts, logits))
 
 
@@ -186,10 +167,64 @@ def last_logits(config, params, texts):
 def _steady(models):
   if models.dtype == "float32":
     return models
-  target, params = steady_target.make(models.target, models.target_params,
-                                      models.logits)
+  target, params = _steadied(models.target, models.target_params, models.logits)
   return models._replace(target=target, target_params=params)
 
 
 def _cast(params, dtype):
   return jax.tree.map(functools.partial(jnp.asarray, dtype=dtype), params)
+
+
+# In 16 bits the logits after a text depend on the call that computes them: so
+# there is no single distribution, and ever more texts tell roundings apart.
+# So logits within rounding of one forward's are replaced by these. Others stay:
+# a wrong mask or position, or a cache of rejected tokens, shows as in float32.
+# Total variation, twice what a model may differ from itself in float32.
+_TOLERANCE = 0.1
+
+
+def _steadied(target, params, logits):
+  """Returns a target with logits of its contexts, and its parameters."""
+  size = target.vocab_size + 1
+  table = np.full((size**max(map(len, logits)), target.vocab_size), np.nan)
+  for context, row in logits.items():
+    table[functools.reduce(lambda n, x: n * size + x + 1, context, 0)] = row
+  steady, given = dj.processors.apply(
+      _processor(size), jnp.asarray(table, jnp.float32), target, params)
+  return _with_early_layers(steady, target), given
+
+
+def _is_steady(logits, exact):
+  """Returns whether rounding changes distributions little enough."""
+  return float(_distance(logits, exact).max()) <= _TOLERANCE / 2
+
+
+def _distance(logits, others):
+  """Returns the total variation between distributions."""
+  return jnp.abs(jax.nn.softmax(logits) - jax.nn.softmax(others)).sum(-1) / 2
+
+
+@functools.lru_cache(maxsize=None)
+def _processor(size):
+  """Numbers contexts in base `size`; those that are too long stay so."""
+  def advance(table, number, token):
+    new = number * size + token + 1
+    return jnp.where(number * size < len(table), new, len(table))
+
+  def process(table, number, logits):
+    known = table[jnp.minimum(number, len(table) - 1)]
+    # Of an unknown context it is NaN, which is not within the tolerance.
+    is_near = (number < len(table)) & (_distance(known, logits) <= _TOLERANCE)
+    return jnp.where(is_near, known, logits)
+
+  return dj.LogitsProcessor(lambda table: jnp.int32(0), advance, process,
+                            reads_prompt=True)
+
+
+@functools.lru_cache(maxsize=None)
+def _with_early_layers(steady, target):
+  """Gives a processed model the early layers of the model in it."""
+  def early(layers, params, *args):
+    return target.halves.early(layers, params.model, *args)
+
+  return steady._replace(halves=target.halves._replace(early=early))

@@ -4,15 +4,7 @@ import numpy as np
 
 
 def rotate(config, x):
-  """Channels i and i + half of those rotated as one complex number.
-
-  Args:
-    config: a `transformer.Config`.
-    x: `[T, H, C]`, of the first T positions.
-
-  Returns:
-    The same, turned.
-  """
+  """Channels i and i + half of those rotated as one complex number."""
   half = int(config.head_dim * config.rope_part) // 2
   plane = x[..., :half] + 1j * x[..., half:2 * half]
   angles = np.arange(len(x))[:, None] * [

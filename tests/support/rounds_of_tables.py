@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 V, NEW, END = 5, 14, 4
@@ -33,11 +33,7 @@ def check_rows(method):
 
 
 def calls_of_itself(method):
-  """Asserts greedy texts, of a drafter that errs and of the target itself.
-
-  Returns:
-    `[B]`, the target's calls where it drafts for itself.
-  """
+  """Asserts greedy texts, of a drafter that errs and of the target itself."""
   models = tiny.opt_models()
   same = tiny.Models(models.target, models.target)
   plain, ours, own = (

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 V, LENGTH, EOS = 4, 3, 2

@@ -51,13 +51,7 @@ HEADS = {
 
 @functools.lru_cache(maxsize=None)
 def head(name, dtype="float32", seed=7):
-  """Returns a head and its parameters, which are far from those of `init`.
-
-  Args:
-    name: of `HEADS`.
-    dtype: of the target, the head, and both their parameters.
-    seed: of the parameters.
-  """
+  """Returns a head and its parameters, which are far from those of `init`."""
   module, config, _ = HEADS[name]
   config, target = retyped(config, dtype), retyped(TARGET, dtype)
   rng = np.random.default_rng(seed)

@@ -11,15 +11,6 @@ RATIO = 0.25
 def record(method, seconds, calls=(6, 6, 4), *, temperature=0.0, drafts=0,
            nodes=0, accepted=((6,), (6,), (4,))):
   """A record of texts of 6, 6 and 4 tokens, that plain decoding takes 1 s for.
-
-  Args:
-    method: its name.
-    seconds: of each prompt.
-    calls: of the target, for each prompt.
-    temperature: of both models.
-    drafts: calls of the draft a step; the depth.
-    nodes: of the tree.
-    accepted: `accepted_by_depth` of each prompt.
   """
   tokens = [6, 6, 4]
   found = {

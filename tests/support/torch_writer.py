@@ -23,16 +23,7 @@ def numbers(*items):
 
 
 def tensor(shape, strides, *, offset=0, key="0", count=12, kind="Float"):
-  """Returns the instructions of a tensor.
-
-  Args:
-    shape: of the tensor.
-    strides: in numbers.
-    offset: number of the storage that is the first one.
-    key: of the storage.
-    count: numbers of the storage.
-    kind: of the storage, as torch calls it.
-  """
+  """Returns the instructions of a tensor."""
   storage = (b"(" + text("storage") + f"ctorch\n{kind}Storage\n".encode()
              + text(key) + text("cpu") + number(count) + b"tQ")
   return (b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + number(offset)
@@ -47,15 +38,7 @@ def state_dict(instructions):
 
 
 def write(path, pickled, storages, compression=zipfile.ZIP_STORED, **more):
-  """Writes a file.
-
-  Args:
-    path: of the file.
-    pickled: bytes of the pickle.
-    storages: dict from keys to bytes.
-    compression: of the archive.
-    **more: names and bytes of further files.
-  """
+  """Writes a file."""
   files = {"data.pkl": pickled, "version": b"3\n", **more, **{
       f"data/{key}": x for key, x in storages.items()}}
   with zipfile.ZipFile(path, "w", compression) as archive:

@@ -10,8 +10,8 @@ import importlib
 import pkgutil
 
 _MODULES = {
-    found.name: importlib.import_module(f"{__name__}.{found.name}")
-    for found in pkgutil.iter_modules(__path__)}
+    module.name: importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.iter_modules(__path__)}
 
 
 def names() -> list[str]:

@@ -24,7 +24,7 @@ def make(tokens: int = 1, drafts: int = 4) -> Method:
     drafts: D, canvases a forward.
 
   Returns:
-    The method. Its tokens are those of `static(tokens)` up to ties of rounded
+    The method. Its tokens equal `static(tokens)` up to ties of rounded
     confidences, at temperatures above 0 as well.
 
   Raises:

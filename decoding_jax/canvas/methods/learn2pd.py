@@ -24,8 +24,8 @@ def make(least: float = 0.9, tokens: int = 1, ends_text: bool = True) -> Method:
     ends_text: whether there is end-of-text prediction.
 
   Returns:
-    The method; its parameters are those of `filters.init`, for blocks of their
-    size.
+    The method, which takes the parameters of `filters.init`, for blocks of
+    their size.
 
   Raises:
     ValueError: for values out of range.

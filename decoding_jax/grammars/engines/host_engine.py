@@ -153,10 +153,10 @@ def with_deep_stack(function):
     with _STACK_LOCK:
       usual = threading.stack_size(_STACK_BYTES)
       try:
-        found = pool.submit(function)
+        result = pool.submit(function)
       finally:
         threading.stack_size(usual)
-    return found.result()
+    return result.result()
 
 
 def host_times(params: HostGrammar) -> HostTimes:
@@ -195,7 +195,7 @@ def _process(params, state, logits):
   size = len(logits)
   if size != len(params.ends):
     raise ValueError(f"a grammar over {len(params.ends)} tokens: one over "
-                     f"{size}, those of the model, is needed.")
+                     f"the model's {size} tokens is needed.")
   words = jax.pure_callback(
       _host_masks, jax.ShapeDtypeStruct((bits.num_words(size),), jnp.uint32),
       params.number, state, vmap_method="broadcast_all")
@@ -260,18 +260,18 @@ def _after(texts, text, token) -> int:
   if text == ENDED:
     return ENDED if token in texts.ends else NONE
   texts.used[text] = texts.times.calls
-  found = texts.children.get((text, token))
-  if found is not None:
-    return found
+  after = texts.children.get((text, token))
+  if after is not None:
+    return after
   if not _mask(texts, text)[token // bits.SIZE] >> (token % bits.SIZE) & 1:
     return NONE
   if token in texts.ends:
     return ENDED
-  found = next(texts.numbers)
-  texts.children[text, token] = found
-  texts.last[found] = text, token
-  texts.used[found] = texts.times.calls
-  return found
+  after = next(texts.numbers)
+  texts.children[text, token] = after
+  texts.last[after] = text, token
+  texts.used[after] = texts.times.calls
+  return after
 
 
 def _mask(texts, text) -> np.ndarray:
@@ -297,19 +297,19 @@ def _mask(texts, text) -> np.ndarray:
 
 def _matcher_at(texts, text):
   """Returns a matcher that has read a text, and remembers it."""
-  found, unread = text, []
-  while found != START and found not in texts.matchers:
-    if found not in texts.last:
-      raise ValueError(f"text {found} of a grammar has been forgotten: it was "
+  prefix, unread = text, []
+  while prefix != START and prefix not in texts.matchers:
+    if prefix not in texts.last:
+      raise ValueError(f"text {prefix} of a grammar has been forgotten: it was "
                        f"not used in the last {_RECENT_CALLS} forwards.")
-    unread.append(found)
-    found = texts.last[found][0]
-  if not unread and found in texts.matchers:
-    texts.matchers.move_to_end(found)
-    return texts.matchers[found]
-  if found in texts.matchers:
-    texts.matchers.move_to_end(found)
-    matcher = texts.engine.copy(texts.matchers[found])
+    unread.append(prefix)
+    prefix = texts.last[prefix][0]
+  if not unread and prefix in texts.matchers:
+    texts.matchers.move_to_end(prefix)
+    return texts.matchers[prefix]
+  if prefix in texts.matchers:
+    texts.matchers.move_to_end(prefix)
+    matcher = texts.engine.copy(texts.matchers[prefix])
   else:
     matcher = texts.engine.start()
   for x in reversed(unread):

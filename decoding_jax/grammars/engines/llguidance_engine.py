@@ -63,9 +63,9 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   grammar_source.check_pattern(name, pattern, pieces)
   # In the language of Lark, with slashes escaped.
   matcher = host_engine.library(_PACKAGE).LLMatcher
-  found = json.loads(matcher.grammar_from_regex(pattern))
+  parsed = json.loads(matcher.grammar_from_regex(pattern))
   return host_engine.grammar(
-      name, engine, found["grammars"][0]["lark_grammar"], pieces, eos_id)
+      name, engine, parsed["grammars"][0]["lark_grammar"], pieces, eos_id)
 
 
 def lark(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -118,7 +118,7 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
     raise ValueError(f"{name}: {e}") from e
   return host_engine.Engine(
       start=first.deep_copy, consume=_consume,
-      # Not rollback: masks after it were found to be those of other texts.
+      # Not rollback: masks after it were another text's.
       copy=lambda matcher: matcher.deep_copy(),
       mask=functools.partial(_mask, bits.num_words(len(pieces)), ends[0]))
 
@@ -132,16 +132,16 @@ def _with_options(source):
   """Returns a grammar whose masks have all tokens that may come next.
   Otherwise, where only one text can follow, the only token that is allowed is
   the first one of its usual spelling: not the distribution that is masked."""
-  found = re.search(r"^%llguidance\s+(?={)", source, re.MULTILINE)
-  if not found:
+  match = re.search(r"^%llguidance\s+(?={)", source, re.MULTILINE)
+  if not match:
     # At the end: errors count lines.
     return f"{source}\n%llguidance {_OPTIONS}"
   try:
-    options, end = json.JSONDecoder().raw_decode(source, found.end())
+    options, end = json.JSONDecoder().raw_decode(source, match.end())
   except ValueError:
     return source  # The package says what is wrong with it.
   options = json.dumps(options | json.loads(_OPTIONS))
-  return source[:found.end()] + options + source[end:]
+  return source[:match.end()] + options + source[end:]
 
 
 class _Vocabulary:

@@ -28,9 +28,9 @@ MAX_RULES, MAX_VALUES = 10_000, 10_000
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
-  """Returns the grammar of JSON texts of a schema. Arguments and errors are
-  those of `llguidance_engine.json_schema`; but `xgrammar` ignores keywords that
-  it does not know."""
+  """Returns the grammar of JSON texts of a schema. Arguments and errors as in
+  `llguidance_engine.json_schema`, but `xgrammar` ignores keywords that it does
+  not know."""
   name = f"schema={values.shortened(schema)}"
   schema = schema_check.parse(name, schema)
   count = _num_values(schema)

@@ -44,10 +44,10 @@ def between(low, high, open_low: bool = False, open_high: bool = False,
 def of_constraints(x) -> Dfa:
   """Returns the automaton of a `schema_types.Number`."""
   bounds = x.low, x.high, x.open_low, x.open_high, x.integer
-  found = between(*bounds, *x.multiples[:1])
+  dfa = between(*bounds, *x.multiples[:1])
   for multiple in x.multiples[1:]:
-    found = finite_automata.intersect(found, between(*bounds, multiple))
-  return found
+    dfa = finite_automata.intersect(dfa, between(*bounds, multiple))
+  return dfa
 
 
 def _fraction(multiple):
@@ -56,8 +56,8 @@ def _fraction(multiple):
     return _FRACTION
   sign, digits, exponent = multiple.normalize().as_tuple()
   if sign or digits != (1,) or exponent >= 0:
-    raise Unsupported(f"multiples of {multiple} are not supported; those of "
-                      f"integers up to {MAX_DIVISOR} and of powers of ten are.")
+    raise Unsupported(f"multiples of {multiple} are not supported: integers up "
+                      f"to {MAX_DIVISOR} and powers of ten are.")
   return rf"(?:\.[0-9]{{1,{-exponent}}}0*)?"
 
 
@@ -157,8 +157,8 @@ def _multiples(divisor):
   """Returns the automaton of the integers that are multiples."""
   number = int(divisor)
   if number != divisor or not 0 < number <= MAX_DIVISOR:
-    raise Unsupported(f"multiples of {divisor} are not supported; those of "
-                      f"integers up to {MAX_DIVISOR} and of powers of ten are.")
+    raise Unsupported(f"multiples of {divisor} are not supported: integers up "
+                      f"to {MAX_DIVISOR} and powers of ten are.")
   digits = lambda state: [(48 + x, 48 + x, 2 + (10 * state + x) % number)
                           for x in range(10)]
   moves = [[(45, 45, 1), *digits(0)], digits(0),

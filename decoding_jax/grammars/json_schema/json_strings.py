@@ -96,7 +96,7 @@ def has(x: Dfa | None, text: str) -> bool:
 
 
 def of_pattern(pattern: str) -> Dfa:
-  """Returns the automaton of the texts in which a pattern is found."""
+  """Returns the automaton of the texts that contain a match of a pattern."""
   return regex.search(pattern)
 
 
@@ -105,12 +105,12 @@ def of_constraints(x) -> Dfa | None:
   parts = [*map(of_pattern, x.patterns), *map(of_format, x.formats)]
   if x.least or x.most is not None:
     parts.append(of_length(x.least, x.most))
-  found = parts[0] if parts else None
+  dfa = parts[0] if parts else None
   for part in parts[1:]:
-    found = finite_automata.intersect(found, part)
+    dfa = finite_automata.intersect(dfa, part)
   for pattern in x.not_patterns:
-    found = without(found, of_pattern(pattern))
-  return without(found, of_texts(x.not_values)) if x.not_values else found
+    dfa = without(dfa, of_pattern(pattern))
+  return without(dfa, of_texts(x.not_values)) if x.not_values else dfa
 
 
 def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:

@@ -23,13 +23,13 @@ from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
                                                             Object, String,
                                                             Value, is_never)
 
-# Patterns of names in one object: each subset of them is a kind of name.
+# Patterns of names in one object: each subset of them is a class of names.
 _MAX_PATTERNS = 3
 _WHITESPACE = "[ ]?"
 
 
 class _Budget(NamedTuple):
-  """Levels of values of any kind, and most characters, items, properties."""
+  """Levels of values of any type, and most characters, items, properties."""
   levels: int
   most: int | None
 
@@ -44,7 +44,7 @@ class _Build:
   nfa: Nfa  # over bytes
   budget: _Budget  # of this attempt
   whitespace: Dfa  # over characters, what may be between parts
-  levels: int  # levels of values of any kind that are left
+  levels: int  # remaining levels of values of any type
 
 
 def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
@@ -109,7 +109,7 @@ def _add(build, parts, start):
 
 
 def _add_anything(build, start):
-  """Adds values of any kind, nested as deep as the budget says."""
+  """Adds values of any type, nested as deep as the budget says."""
   build.levels -= 1
   end = finite_automata.add_state(build.nfa)
   branches = schema_branches.any_branches()
@@ -151,20 +151,20 @@ def _add_boolean(build, branch, start):
 
 def _add_number(build, branch, start):
   try:
-    found = json_numbers.of_constraints(branch)
+    dfa = json_numbers.of_constraints(branch)
   except json_numbers.Unsupported as e:
     fail("#", str(e))
-  return finite_automata.add_dfa(build.nfa, start, found)
+  return finite_automata.add_dfa(build.nfa, start, dfa)
 
 
 def _add_string(build, branch, start):
   most = build.budget.most
   if most is not None and branch.most is not None and branch.most > most:
     branch = dataclasses.replace(branch, most=max(most, branch.least))
-  found = json_strings.of_constraints(branch)
-  if found is not None and finite_automata.is_empty(found):
+  dfa = json_strings.of_constraints(branch)
+  if dfa is not None and finite_automata.is_empty(dfa):
     return None
-  return json_strings.add_string(build.nfa, start, found)
+  return json_strings.add_string(build.nfa, start, dfa)
 
 
 def _add_array(build, branch, start):
@@ -207,37 +207,37 @@ def _add_array(build, branch, start):
 def _add_unique(build, branch, most, start):
   """Adds items of which none is repeated; None if they are too few."""
   nfa = build.nfa
-  found = schema_unique.items(build.source, branch, most, (
+  items = schema_unique.items(build.source, branch, most, (
       schema_unique.MAX_SETS if build.budget.most is None else 0))
-  if branch.least > found.most:
+  if branch.least > items.most:
     return None
-  size, whole = len(found.values), (1 << len(found.values)) - 1
+  size, whole = len(items.values), (1 << len(items.values)) - 1
   end = finite_automata.add_state(nfa)
   if not branch.least:
     nfa.empty[start].append(end)
-  # By the values that may not come any more, as bits, and the place.
+  # Keys: bits of the values that may not come any more, and the item's index.
   begins, afters = {(0, 0): start}, {}
-  waiting = [(0, 0)] if found.most else []
-  for used, place in waiting:
-    begin = begins[used, place]
+  waiting = [(0, 0)] if items.most else []
+  for used, index in waiting:
+    begin = begins[used, index]
     for i in range(size):
       if used >> i & 1:
         continue
-      if i in found.at(place):
-        after = used | (2 << i) - 1 if found.ordered else used | 1 << i
-        key = after, min(place + 1, found.cap)
+      if i in items.at(index):
+        after = used | (2 << i) - 1 if items.ordered else used | 1 << i
+        key = after, min(index + 1, items.cap)
         if key not in afters:
           afters[key] = finite_automata.add_state(nfa)
           if key[1] >= branch.least:
             nfa.empty[afters[key]].append(end)
-          if after != whole and (found.most == size or key[1] < found.most):
+          if after != whole and (items.most == size or key[1] < items.most):
             nfa.empty[_comma(build, afters[key])].append(
                 _state_at(nfa, begins, waiting, key))
-        nfa.empty[_add_value(build, found.values[i], begin)].append(afters[key])
-      if found.ordered:
+        nfa.empty[_add_value(build, items.values[i], begin)].append(afters[key])
+      if items.ordered:
         if i + 1 < size:
           nfa.empty[begin].append(
-              _state_at(nfa, begins, waiting, (used | (2 << i) - 1, place)))
+              _state_at(nfa, begins, waiting, (used | (2 << i) - 1, index)))
         break
   return end
 
@@ -261,8 +261,8 @@ def _add_or_none(build, parts, start):
     return None
 
 
-class _Place(NamedTuple):
-  """A place in an object."""
+class _Progress(NamedTuple):
+  """Progress within an object."""
   first: bool = True  # whether no property was there yet
   # Different names so far, at least, up to the least number needed.
   names: int = 0
@@ -271,60 +271,60 @@ class _Place(NamedTuple):
 
 
 def _add_object(build, branch, start):
-  """Adds objects: their properties in order, then those of other names."""
+  """Adds objects: their properties in order, then properties of other names."""
   nfa, most = build.nfa, branch.most
   if most is not None and branch.least > most:
     return None
   names = list(dict.fromkeys([*branch.properties, *branch.required]))
   state = _between(build, finite_automata.add_text(nfa, start, b"{"))
-  places = {_Place(): state}
+  states = {_Progress(): state}
   for name in names:
-    places = _add_property(build, branch, name, places)
-    if not places:
+    states = _add_property(build, branch, name, states)
+    if not states:
       return None
-  places = _add_others(build, branch, names, places)
+  states = _add_others(build, branch, names, states)
   end = finite_automata.add_state(nfa)
-  found = [x for x in places if x.names >= branch.least]
-  for place in found:
-    nfa.empty[places[place]].append(end)
+  closable = [x for x in states if x.names >= branch.least]
+  for progress in closable:
+    nfa.empty[states[progress]].append(end)
   return finite_automata.add_text(
-      nfa, _between(build, end), b"}") if found else None
+      nfa, _between(build, end), b"}") if closable else None
 
 
-def _next(branch, place, other=False):
-  """Returns the place after one more property; None beyond their number."""
-  if branch.most is not None and place.count >= branch.most:
+def _next(branch, progress, other=False):
+  """Returns the progress after one more property; None if one too many."""
+  if branch.most is not None and progress.count >= branch.most:
     return None
-  more = not other or not place.other
-  return _Place(False, min(place.names + more, branch.least),
-                place.count + (branch.most is not None),
-                other and branch.least > 0 or place.other)
+  more = not other or not progress.other
+  return _Progress(False, min(progress.names + more, branch.least),
+                   progress.count + (branch.most is not None),
+                   other and branch.least > 0 or progress.other)
 
 
-def _add_property(build, branch, name, places):
-  """Returns the places after a property, which may be left out if allowed."""
+def _add_property(build, branch, name, states):
+  """Returns the states after a property, which may be left out if allowed."""
   nfa, needed = build.nfa, name in branch.required
-  after = {} if needed else dict(places)
+  after = {} if needed else dict(states)
   parts = schema_branches.property_parts(branch, name)
   if is_never(parts) or branch.names and not (
       schema_branches.conforms(build.source, name, schema_branches.of_parts(
           build.source, branch.names))):
     return after
-  begins: dict[_Place, int] = {}
-  for place, state in places.items():
-    following = _next(branch, place)
+  begins: dict[_Progress, int] = {}
+  for progress, state in states.items():
+    following = _next(branch, progress)
     if following is not None:
       begin = begins.get(following)
       if begin is None:
         begin = begins[following] = finite_automata.add_state(nfa)
-      nfa.empty[state if place.first else _comma(build, state)].append(begin)
+      nfa.empty[state if progress.first else _comma(build, state)].append(begin)
   for following, begin in begins.items():
     state = _colon(build, json_strings.add_literal(nfa, begin, name))
     end = _add_or_none(build, parts, state)
     if end is None:
       return after
     if following in after:
-      # Not an arc into the place itself: it comes from before.
+      # Not an arc into that state itself: earlier properties lead there too.
       joined = finite_automata.add_state(nfa)
       nfa.empty[after[following]].append(joined)
       nfa.empty[end].append(joined)
@@ -333,40 +333,39 @@ def _add_property(build, branch, name, places):
   return after
 
 
-def _add_others(build, branch, names, places):
-  """Returns the places after properties of other names, none of them or more.
-  """
-  kinds = _other_names(build, branch, names)
-  if not kinds:
-    return places
-  nfa, found = build.nfa, {}
-  for place, state in places.items():
-    if place not in found:
-      found[place] = finite_automata.add_state(nfa)
-    nfa.empty[state].append(found[place])
-  waiting, begins = list(found), {}
-  for place in waiting:
-    following = _next(branch, place, other=True)
+def _add_others(build, branch, names, states):
+  """Returns the states after zero or more properties of other names."""
+  groups = _other_names(build, branch, names)
+  if not groups:
+    return states
+  nfa, after = build.nfa, {}
+  for progress, state in states.items():
+    if progress not in after:
+      after[progress] = finite_automata.add_state(nfa)
+    nfa.empty[state].append(after[progress])
+  waiting, begins = list(after), {}
+  for progress in waiting:
+    following = _next(branch, progress, other=True)
     if following is None:
       continue
     known = following in begins
     begin = begins.setdefault(following, finite_automata.add_state(nfa))
-    nfa.empty[found[place] if place.first else
-              _comma(build, found[place])].append(begin)
-    for keys, parts in () if known else kinds:
+    nfa.empty[after[progress] if progress.first else
+              _comma(build, after[progress])].append(begin)
+    for keys, parts in () if known else groups:
       end = _add_or_none(build, parts, _colon(
           build, json_strings.add_string(nfa, begin, keys)))
       if end is not None:
-        if following not in found:
-          found[following] = finite_automata.add_state(nfa)
+        if following not in after:
+          after[following] = finite_automata.add_state(nfa)
           waiting.append(following)
-        nfa.empty[end].append(found[following])
-  return found
+        nfa.empty[end].append(after[following])
+  return after
 
 
 def _other_names(build, branch, names):
-  """Returns the kinds of other names, and the parts of their values. Names are
-  spelled in one way, so that none of them is one of those before."""
+  """Returns (automaton of names, parts of their values) of other names. Each
+  name has one spelling, so that none equals one of `names`."""
   if len(branch.patterns) > _MAX_PATTERNS:
     fail("#", f"more than {_MAX_PATTERNS} patterns of names in one object are "
          "not supported.")
@@ -378,16 +377,16 @@ def _other_names(build, branch, names):
   if branch.names:
     allowed = finite_automata.intersect(
         allowed, _names_of(build, branch.names))
-  kinds = [(allowed, ())]
+  groups = [(allowed, ())]
   for pattern, parts in branch.patterns:
     dfa = json_strings.of_pattern(pattern)
-    kinds = [kind for keys, found in kinds for kind in (
-        (finite_automata.intersect(keys, dfa), (*found, parts)),
-        (json_strings.without(keys, dfa), found))]
-  return [(keys, tuple(x for parts in found for x in parts)
-           if found else branch.others) for keys, found in kinds
+    groups = [group for keys, schemas in groups for group in (
+        (finite_automata.intersect(keys, dfa), (*schemas, parts)),
+        (json_strings.without(keys, dfa), schemas))]
+  return [(keys, tuple(x for parts in schemas for x in parts)
+           if schemas else branch.others) for keys, schemas in groups
           if not finite_automata.is_empty(keys) and not (
-              not found and is_never(branch.others))]
+              not schemas and is_never(branch.others))]
 
 
 def _names_of(build, parts):

@@ -34,11 +34,11 @@ def of_parts(source: Source, parts: Parts) -> list:
     return any_branches()
   key = tuple((id(x.node), x.at, x.refs) for x in parts)
   if key not in source.known:
-    found = of_part(source, parts[0])
+    branches = of_part(source, parts[0])
     for part in parts[1:]:
-      found = meet(source, found, of_part(source, part), part.at)
-    # With the parts, so that no other node gets the place of one of them.
-    source.known[key] = found, parts
+      branches = meet(source, branches, of_part(source, part), part.at)
+    # With the parts, so that no new node gets the id of one of them.
+    source.known[key] = branches, parts
   return source.known[key][0]
 
 
@@ -55,30 +55,30 @@ def of_part(source: Source, part: Part) -> list:
   if part.node is False:
     return []
   schema_source.check_keywords(part)
-  found = [schema_keywords.of_type(part, kind)
-           for kind in schema_source.types_of(part)]
+  branches = [schema_keywords.of_type(part, name)
+              for name in schema_source.types_of(part)]
   node = part.node
   if "enum" in node or "const" in node:
-    found = _values(source, part, found)
+    branches = _values(source, part, branches)
   if "$ref" in node:
     target = schema_source.follow(source, part)
-    found = meet(source, found, of_part(source, target), part.at)
+    branches = meet(source, branches, of_part(source, target), part.at)
   for x in schema_source.list_at(part, "allOf") if "allOf" in node else ():
-    found = meet(source, found, of_part(source, x), part.at)
+    branches = meet(source, branches, of_part(source, x), part.at)
   if "anyOf" in node:
     options = schema_source.list_at(part, "anyOf")
-    found = meet(source, found, union(source, options), part.at)
+    branches = meet(source, branches, union(source, options), part.at)
   if "oneOf" in node:
     options = schema_source.list_at(part, "oneOf")
-    found = meet(source, found, _exactly_one(source, options), part.at)
+    branches = meet(source, branches, _exactly_one(source, options), part.at)
   for x in schema_logic.rewritten(source, part):
-    found = meet(source, found, of_part(source, x), part.at)
-  return found
+    branches = meet(source, branches, of_part(source, x), part.at)
+  return branches
 
 
 def _exactly_one(source, options) -> list:
   """Returns the branches of values that are of one part only."""
-  found, branches = {}, [of_part(source, x) for x in options]
+  disjoint, branches = {}, [of_part(source, x) for x in options]
   if all(isinstance(x, Value) for mine in branches for x in mine):
     times = collections.Counter(x.key for mine in branches for x in mine)
     return [x for mine in branches for x in mine if times[x.key] == 1]
@@ -95,12 +95,12 @@ def _exactly_one(source, options) -> list:
         continue
       negated = schema_logic.negated(source, other)
       if negated is None:
-        fail(option.at, "it is not seen how its values differ from those of "
+        fail(option.at, "it is not seen how its values differ from values of "
              f"{other.at}; 'anyOf' instead of 'oneOf' need not tell them "
              "apart.")
       mine = meet(source, mine, of_part(source, negated), option.at)
-    found.update((_key(x), x) for x in mine)
-  return list(found.values())
+    disjoint.update((_key(x), x) for x in mine)
+  return list(disjoint.values())
 
 
 def is_empty(source: Source, x, levels: int = 4) -> bool:
@@ -108,8 +108,8 @@ def is_empty(source: Source, x, levels: int = 4) -> bool:
   if isinstance(x, Number):
     return finite_automata.is_empty(json_numbers.of_constraints(x))
   if isinstance(x, String):
-    found = json_strings.of_constraints(x)
-    return found is not None and finite_automata.is_empty(found)
+    dfa = json_strings.of_constraints(x)
+    return dfa is not None and finite_automata.is_empty(dfa)
   if not isinstance(x, (Array, Object)):
     return False
   if x.most is not None and x.least > x.most:
@@ -124,28 +124,28 @@ def is_empty(source: Source, x, levels: int = 4) -> bool:
 
 def union(source: Source, options) -> list:
   """Returns the branches of any of some parts; endless ones are left out."""
-  found, error = [], None
+  branches, error = [], None
   for x in options:
     try:
-      found += of_part(source, x)
+      branches += of_part(source, x)
     except Endless as e:
       error = e
-  if not found and error:
+  if not branches and error:
     raise error
-  return list({_key(x): x for x in found}.values())
+  return list({_key(x): x for x in branches}.values())
 
 
 def meet(source: Source, xs: list, ys: list, at: str) -> list:
   """Returns the branches of what two lists of branches both allow."""
-  found = {}
+  branches = {}
   for x, y in itertools.product(xs, ys):
     both = _meet(source, x, y)
     if both is not None:
-      found[_key(both)] = both
-    if len(found) > MAX_BRANCHES and not isinstance(both, Value):
+      branches[_key(both)] = both
+    if len(branches) > MAX_BRANCHES and not isinstance(both, Value):
       fail(at, f"more than {MAX_BRANCHES} combinations of its schemas, the "
            "limit.")
-  return list(found.values())
+  return list(branches.values())
 
 
 def _key(branch):
@@ -180,7 +180,7 @@ def _meet(source, x, y):
 
 
 def item(array: Array, i: int) -> Parts:
-  """Returns the parts of the item of a list at a place."""
+  """Returns the parts of item `i` of a list."""
   return array.first[i] if i < len(array.first) else array.rest
 
 
@@ -215,15 +215,15 @@ def _names_only(x):
 
 def property_parts(x: Object, name: str) -> Parts:
   """Returns the parts that hold for the value of a property."""
-  found = x.properties.get(name, ())
+  own = x.properties.get(name, ())
   matching = [parts for pattern, parts in x.patterns
               if json_strings.has(json_strings.of_pattern(pattern), name)]
   if name not in x.properties and not matching:
     return x.others
-  return found + tuple(itertools.chain(*matching))
+  return own + tuple(itertools.chain(*matching))
 
 
-def _values(source, part, found):
+def _values(source, part, branches):
   given = []
   if "enum" in part.node:
     given = part.node["enum"]
@@ -234,7 +234,7 @@ def _values(source, part, found):
   schema_source.spend(source, part.at, len(given) // 8)
   for x in given:
     _check_finite(part, x)
-  values = {key_of(x): x for x in given if conforms(source, x, found)}
+  values = {key_of(x): x for x in given if conforms(source, x, branches)}
   return [Value(key, x) for key, x in values.items()]
 
 

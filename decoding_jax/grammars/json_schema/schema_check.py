@@ -25,15 +25,15 @@ def parse(name: str, schema):
     if not isinstance(schema, str):
       schema_source.check_depth(schema)
       schema = json.dumps(schema)
-    found = json.loads(schema)
-    schema_source.check_depth(found)
+    parsed = json.loads(schema)
+    schema_source.check_depth(parsed)
   except RecursionError as e:
     raise ValueError(f"{name}: nested too deep: at most "
                      f"{schema_source.MAX_DEPTH} levels are supported.") from e
   except (TypeError, ValueError) as e:
     raise ValueError(f"{name}: {e}") from e
-  check(found)
-  return found
+  check(parsed)
+  return parsed
 
 
 def check(schema):

@@ -16,9 +16,9 @@ from decoding_jax.validation import values as values_lib
 _MAX_NUMBER = 1e300
 
 
-def of_type(part: Part, kind: str):
+def of_type(part: Part, name: str):
   """Returns the branch of the values of one type, or of integers."""
-  return _MAKERS[kind](part)
+  return _MAKERS[name](part)
 
 
 def _number(part, integer=False) -> Number:
@@ -31,7 +31,7 @@ def _number(part, integer=False) -> Number:
       fail(part.at, f"{keyword!r} is {given!r}: numbers of at most "
            f"{_MAX_NUMBER:.0e} are supported.")
     bounds[keyword] = decimal.Decimal(repr(given))
-  found = Number(integer=integer, multiples=tuple(
+  number = Number(integer=integer, multiples=tuple(
       x for x in [bounds.get("multipleOf")] if x is not None))
   # In draft 4, these say whether the bound itself is left out.
   of_draft_4 = lambda keyword: part.node.get(keyword) is True
@@ -40,9 +40,10 @@ def _number(part, integer=False) -> Number:
        of_draft_4("exclusiveMinimum"), of_draft_4("exclusiveMaximum")),
       (bounds.get("exclusiveMinimum"), bounds.get("exclusiveMaximum"), True,
        True)):
-    found = meet_numbers(found, Number(low, high, open_low and low is not None,
-                                       open_high and high is not None))
-  return found
+    number = meet_numbers(number, Number(
+        low, high, open_low and low is not None,
+        open_high and high is not None))
+  return number
 
 
 def _limits(part, low, high):

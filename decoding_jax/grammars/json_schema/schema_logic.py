@@ -27,31 +27,31 @@ _OPPOSITE = {
 
 def rewritten(source: Source, part: Part) -> list[Part]:
   """Returns parts that hold besides the simple keywords of a part."""
-  node, found = part.node, []
+  node, parts = part.node, []
   if "not" in node:
-    found.append(_negated_or_fail(source, part, "not"))
+    parts.append(_negated_or_fail(source, part, "not"))
   if "if" in node and ("then" in node or "else" in node):
     then, other = (node.get(x, True) for x in ("then", "else"))
     options = [{"allOf": [node["if"], then]}]
     if other is not False:
       options.append({"allOf": [_negated_or_fail(source, part, "if").node,
                                 other]})
-    found.append(part.other({"anyOf": options}))
+    parts.append(part.other({"anyOf": options}))
   for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
     for name, needs in node.get(keyword, {}).items():
       needs = {"required": needs} if isinstance(needs, list) else needs
-      found.append(part.other({"anyOf": [
+      parts.append(part.other({"anyOf": [
           {"properties": {name: False}},
           {"allOf": [{"required": [name]}, needs]}]}))
-  return found
+  return parts
 
 
 def _negated_or_fail(source, part, keyword):
-  found = negated(source, part.inside(keyword))
-  if found is None:
+  negation = negated(source, part.inside(keyword))
+  if negation is None:
     fail(part.at, f"the schema of {keyword!r} is one that cannot be negated "
          "here.")
-  return found
+  return negation
 
 
 def negated(source: Source, part: Part) -> Part | None:
@@ -98,9 +98,10 @@ def _of_keyword(source, part, keyword):
   if keyword == "pattern":
     return [{"type": "string", NOT_PATTERNS: (given,)}]
   if keyword in _OPPOSITE and not isinstance(given, bool):
-    name, change, kind = _OPPOSITE[keyword]
-    return [{"type": kind, name: given + change}] if given + change >= 0 or (
-        kind == "number") else []
+    name, change, json_type = _OPPOSITE[keyword]
+    bound = given + change
+    return [{"type": json_type, name: bound}] * (
+        bound >= 0 or json_type == "number")
   if keyword == "not":
     return [given]
   if keyword == "allOf":
@@ -122,19 +123,19 @@ def _of_keyword(source, part, keyword):
 def _other_values(given):
   """Returns nodes of values that are none of some."""
   types = {type(x) for x in given}
-  rest = [kind for kind, python in (
+  rest = [name for name, python in (
       ("null", type(None)), ("array", list), ("object", dict))
           if python not in types]
-  found = [{"type": rest}] if rest else []
-  found.append({"type": "string", NOT_VALUES: tuple(
+  nodes = [{"type": rest}] if rest else []
+  nodes.append({"type": "string", NOT_VALUES: tuple(
       x for x in given if isinstance(x, str))})
-  found += [{"const": x} for x in (True, False)
+  nodes += [{"const": x} for x in (True, False)
             if not any(x is y for y in given)]
   numbers = sorted({x for x in given if isinstance(x, (int, float)) and
                     not isinstance(x, bool)})
   bounds = [None, *numbers, None]
   for low, high in zip(bounds, bounds[1:]):
-    found.append({"type": "number", **(
+    nodes.append({"type": "number", **(
         {} if low is None else {"exclusiveMinimum": low}), **(
             {} if high is None else {"exclusiveMaximum": high})})
-  return found
+  return nodes

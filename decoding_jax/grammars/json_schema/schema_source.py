@@ -41,9 +41,9 @@ class Endless(Unsupported):
   """A part that contains itself, at a depth at which it is left out."""
 
 
-def fail(at: str, problem: str, kind=Unsupported):
-  """Raises an error that names a place of the schema."""
-  raise kind(f"schema at {at}: {problem}")
+def fail(at: str, problem: str, error=Unsupported):
+  """Raises an error that names the path `at` within the schema."""
+  raise error(f"schema at {at}: {problem}")
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ class Part:
     return Part(node, "/".join([self.at, *map(str, names)]), self.refs)
 
   def other(self, node) -> "Part":
-    """Returns another node in the place of this one."""
+    """Returns a part with another node at the same path."""
     return Part(node, self.at, self.refs)
 
 
@@ -115,17 +115,17 @@ def follow(source: Source, part: Part) -> Part:
     path = "#" + ref.partition("#")[2]
   if not re.match("#(/|$)", path):
     fail(at, f"{ref!r}: only references such as #/$defs/name are supported.")
-  found = source.schema
+  node = source.schema
   for name in path.split("/")[1:]:
     name = parse.unquote(name).replace("~1", "/").replace("~0", "~")
     try:
-      found = found[int(name) if isinstance(found, list) else name]
+      node = node[int(name) if isinstance(node, list) else name]
     except (LookupError, TypeError, ValueError):
       fail(at, f"there is no {ref}.")
   refs = (*part.refs, path)
   if refs.count(path) > MAX_RECURSION:
     fail(at, f"{ref} contains itself without an end.", Endless)
-  return Part(found, path, refs)
+  return Part(node, path, refs)
 
 
 def types_of(part: Part) -> tuple[str, ...]:

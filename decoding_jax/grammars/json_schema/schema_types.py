@@ -39,9 +39,9 @@ class String:
   """Texts of some length that have all patterns and formats, and not others."""
   least: int = 0  # characters; `most` is None for any number
   most: int | None = None
-  patterns: tuple = ()  # that are found in the text
+  patterns: tuple = ()  # that match in the text
   formats: tuple = ()  # of `json_strings.FORMATS`
-  not_patterns: tuple = ()  # that are not found in it
+  not_patterns: tuple = ()  # that do not match in it
   not_values: tuple = ()  # texts that are left out
 
 

@@ -22,15 +22,15 @@ _MAX_INTEGERS = 64
 class Items:
   """What items may follow which."""
   values: tuple[Value, ...]  # all of them
-  # For each place that differs from the next, the indices of values.
+  # Of each item, the last one for all that follow, indices of its values.
   allowed: tuple[frozenset, ...]
   most: int  # items
-  cap: int  # places are counted up to here
+  cap: int  # items are counted up to here
   ordered: bool  # whether items come in the order of `values`
 
-  def at(self, place) -> frozenset:
-    """Returns the indices of the values that may be at a place."""
-    return self.allowed[min(place, len(self.allowed) - 1)]
+  def at(self, i) -> frozenset:
+    """Returns the indices of the values that item `i` may have."""
+    return self.allowed[min(i, len(self.allowed) - 1)]
 
 
 def items(source: Source, array: Array, most: int | None,
@@ -38,22 +38,22 @@ def items(source: Source, array: Array, most: int | None,
   """Returns the items of a list in which none is repeated."""
   listed = [_values_of(source, schema_branches.item(array, i))
             for i in range(len(array.first) + 1)]
-  values = {x.key: x for found in listed for x in found}
+  values = {x.key: x for row in listed for x in row}
   index = {key: i for i, key in enumerate(values)}
   count = len(values)
   most = count if most is None else min(most, count)
   return Items(
       tuple(values.values()),
-      tuple(frozenset(index[x.key] for x in found) for found in listed), most,
+      tuple(frozenset(index[x.key] for x in row) for row in listed), most,
       max(array.least, len(array.first)) if most == count else most,
       sum(math.comb(count, k) for k in range(most + 1)) > max_sets)
 
 
 def _values_of(source, parts) -> list[Value]:
-  found = []
+  listed = []
   for x in schema_branches.of_parts(source, parts):
     if isinstance(x, Value):
-      found.append(x)
+      listed.append(x)
       continue
     values = (None,) if isinstance(x, Null) else (
         (False, True) if isinstance(x, Boolean) else _integers(x))
@@ -62,9 +62,9 @@ def _values_of(source, parts) -> list[Value]:
            "items of an 'enum', a 'const', booleans, null and integers between "
            "near bounds, or with 'maxItems' of 1; XGrammar takes such a "
            "schema, and ignores the keyword.")
-    found += [Value(schema_branches.key_of(y), y) for y in values
-              if schema_branches.conforms(source, y, [x])]
-  return found
+    listed += [Value(schema_branches.key_of(y), y) for y in values
+               if schema_branches.conforms(source, y, [x])]
+  return listed
 
 
 def _integers(x):

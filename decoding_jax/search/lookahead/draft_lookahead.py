@@ -149,7 +149,7 @@ def _verified(context: Context, slack, grown: DraftTree, logits, within):
 
 
 def _greatest(rows, scores):
-  """Returns those of `rows [B, M]` with the greatest score of their row."""
+  """Returns `rows [B, M]` where the score is the greatest of its row."""
   scores = jnp.where(rows, scores.astype(jnp.float32), -jnp.inf)
   return rows & (scores == scores.max(axis=1, keepdims=True))
 

@@ -69,13 +69,13 @@ def continue_draft(passes, context: Context, state: DecodeState,
     return (tokens, shifted(path.log_probs), count, passed, path.block,
             path.calls)
 
-  *found, passed, block, calls = _if_any(rows, branch)
+  *path, passed, block, calls = _if_any(rows, branch)
   # Elsewhere the roll-out is written after the lookahead, whose slots may still
   # be committed.
   cache = cache.replace(length=jnp.where(passed, start, state.length + steps))
   slots = jnp.broadcast_to(order[:, :-1], lookahead.tokens.shape)
   return TargetContinuation(
-      *found, passed, cache_lib.commit(cache, block, slots, 0), calls,
+      *path, passed, cache_lib.commit(cache, block, slots, 0), calls,
       rows.astype(jnp.int32))
 
 
@@ -112,10 +112,10 @@ def search(rows, passes, commits_rollout: bool, context: Context,
     count = jnp.where(
         whole, pick(paths.valid).sum(axis=1, dtype=jnp.int32),
         rows.astype(jnp.int32))
-    found = (tokens, log_probs.at[:, 0].set(first), count, paths.calls)
-    return (*found, (choice.index, paths.block) if commits_rollout else ())
+    chosen = (tokens, log_probs.at[:, 0].set(first), count, paths.calls)
+    return (*chosen, (choice.index, paths.block) if commits_rollout else ())
 
-  *found, winner = _if_any(rows, branch)
+  *chosen, winner = _if_any(rows, branch)
   cache = continuation.cache
   if commits_rollout:
     index, block = winner
@@ -124,7 +124,7 @@ def search(rows, passes, commits_rollout: bool, context: Context,
         rows, 0, options.steps))
     slots = options.num_candidates * jnp.arange(options.steps)[None]
     cache = cache_lib.commit(cache, block, slots + index[:, None], 0)
-  return SearchResult(rows, *found, cache)
+  return SearchResult(rows, *chosen, cache)
 
 
 def pad_one(tokens):

@@ -90,7 +90,7 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
       tokens, jnp.broadcast_to(parents, tokens.shape), valid)
   if own.log_probs is None:
     return tree, _Pending(copied, pending)
-  # The only child of a node; of the last node none, as of the other siblings.
+  # Each node's only child; the last node and the other siblings have none.
   following = jnp.concatenate([spans[:, :1], spread(jnp.roll(
       spans, -1, axis=1))], axis=1)[:, :-1]
   vocabulary = jnp.arange(own.log_probs.shape[-1])[None, None]

@@ -1,7 +1,7 @@
 """Graph-structured speculative decoding (arXiv 2407.16207): a graph of drafts.
 
-The draft model expands W nodes a level. Where the last tokens of a draft are
-those of an expanded node, its successors are reused: the most probable paths of
+The draft model expands W nodes a level. A draft that ends in the same tokens as
+an expanded node reuses its successors: the most probable paths of
 the graph are unrolled into a tree.
 """
 
@@ -22,7 +22,7 @@ from decoding_jax.types import (Array, Context, DecodeState, Drafter, NONE,
 @functools.lru_cache(maxsize=None)
 def gsd(nodes: int, width: int, depth: int, branching: int, repeat: int,
         min_probability: float, min_share: float) -> Drafter:
-  """Makes the drafter; arguments are those of `methods.gsd`."""
+  """Makes the drafter of `methods.gsd`, with its arguments."""
   layout = tree_lib.free_layout(nodes, depth, branching)
   grow = functools.partial(_grow, width, branching, min_probability, min_share)
   return Drafter(layout, lambda context, state: state, functools.partial(
@@ -129,7 +129,7 @@ def _grow(width, branching, min_probability, min_share, warper, logits,
 
 def _observe(context: Context, before: DecodeState, after: DecodeState,
              seen: Seen) -> DecodeState:
-  """Commits the tokens that were late; next time those of the path are so."""
+  """Commits the tokens that were late; the path's tokens are late next time."""
   del context
   block, there = seen.pending
   fresh = there.sum(axis=1, dtype=jnp.int32)

@@ -99,7 +99,7 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
 
 
 def _params(context):
-  """Returns parameters of the head, and those of the target's own model."""
+  """Returns parameters of the head, and of the target without processors."""
   return context.draft_params, _without_processors(context.target_params)
 
 

@@ -22,7 +22,7 @@ from decoding_jax.types import Context, DecodeState, Drafter, NONE, Seen
 @functools.lru_cache(maxsize=None)
 def lookahead(ngram: int, window: int, guesses: int, buckets: int,
               from_text: bool, by_one: bool) -> Drafter:
-  """Makes the drafter; arguments are those of `methods.lookahead`."""
+  """Makes the drafter of `methods.lookahead`, with its arguments."""
   # Nodes of the window; of the rest of its first row hang the other rows.
   grid = np.arange((ngram - 1) * window).reshape(ngram - 1, window)
   grid = np.where(grid > 0, guesses * (ngram - 1) + grid, 0).astype(np.int32)

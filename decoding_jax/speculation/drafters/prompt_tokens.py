@@ -42,7 +42,7 @@ class _Trees(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def ppd(widths: tuple[int, ...], branching: int, short: int) -> Drafter:
-  """Makes the drafter; arguments are those of `methods.ppd`."""
+  """Makes the drafter of `methods.ppd`, with its arguments."""
   depth, size = len(widths), sum(widths)
   wide = (*widths[:short - 1], size - sum(widths[:short - 1]))
   trees = _joined([_tree(x, branching, depth, short) for x in (wide, widths)])
@@ -78,12 +78,12 @@ def _tree(widths, branching, depth, short):
 def _joined(trees):
   """Returns two trees as `_Trees`, the shorter one filled up."""
   fill = 0, 0, _NEVER, 0, 0
-  found = []
+  padded = []
   for parts, number in zip(zip(*trees), fill):
     size = max(map(len, parts))
-    found.append(np.array([[*part, *[number] * (size - len(part))]
-                           for part in parts], np.int32))
-  return _Trees(*found)
+    padded.append(np.array([[*part, *[number] * (size - len(part))]
+                            for part in parts], np.int32))
+  return _Trees(*padded)
 
 
 def _init(depth, branching, context: Context, state: DecodeState):
@@ -99,16 +99,16 @@ def _propose(depth, trees, keys, context: Context, state: DecodeState):
   """The tree of each row, and which of the two it is."""
   del keys, context
   guesses, known = state.carry
-  kind = (known == depth).astype(jnp.int32)
+  is_full = (known == depth).astype(jnp.int32)
   prompts = -1 - jnp.arange(depth, dtype=jnp.int32)[None]
   tokens = jnp.concatenate(
       [guesses.reshape(len(known), -1),
        jnp.broadcast_to(prompts, (len(known), depth))], axis=1)
-  source, parents, level = (jnp.asarray(x)[kind] for x in trees[:3])
+  source, parents, level = (jnp.asarray(x)[is_full] for x in trees[:3])
   return best_first.with_root(
       token_buffer.newest(state, 1)[:, 0],
       jnp.take_along_axis(tokens, source, axis=1), parents,
-      level <= known[:, None]), kind
+      level <= known[:, None]), is_full
 
 
 def _observe(depth, branching, trees, context: Context, before: DecodeState,
@@ -122,8 +122,8 @@ def _observe(depth, branching, trees, context: Context, before: DecodeState,
   chain = first[:, None] + jnp.minimum(jnp.arange(depth, dtype=jnp.int32)[None],
                                        known[:, None] - 1)
   logits = buffers.take_along(seen.logits, chain[:, :, None], axis=1)
-  found = sampling.top_k(logits.astype(jnp.float32), branching)[1]
+  best = sampling.top_k(logits.astype(jnp.float32), branching)[1]
   runs, (guesses, old) = seen.count > 0, before.carry
   return after.replace(carry=(
-      jnp.where(runs[:, None, None], found.astype(jnp.int32), guesses),
+      jnp.where(runs[:, None, None], best.astype(jnp.int32), guesses),
       jnp.where(runs, known, old)))

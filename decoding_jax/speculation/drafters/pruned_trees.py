@@ -20,7 +20,7 @@ from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
 
 @functools.lru_cache(maxsize=None)
 def propd(branching: tuple[int, ...], nodes: int, layers: int) -> Drafter:
-  """Makes the drafter; arguments are those of `methods.propd`."""
+  """Makes the drafter of `methods.propd`, with its arguments."""
   grown = expanders.top_k(branching)
   layout = tree_lib.free_layout(nodes, len(branching), max(branching))
   return Drafter(

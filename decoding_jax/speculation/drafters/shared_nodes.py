@@ -59,7 +59,7 @@ def _budget(nodes, most, rows):
 
 def _observe(observe, context: Context, before: DecodeState,
              after: DecodeState, seen: Seen) -> DecodeState:
-  """Observes, and counts the nodes that a row had, not those of the layout."""
+  """Observes, and counts a row's valid nodes instead of the layout's."""
   after = observe(context, before, after, seen)
   nodes = seen.tree.valid[:, 1:].sum(axis=1, dtype=jnp.int32)
   return after.replace(stats=after.stats.replace(

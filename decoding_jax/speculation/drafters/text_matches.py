@@ -20,8 +20,8 @@ from decoding_jax.validation import values
 @functools.lru_cache(maxsize=None)
 def prompt_lookup(depth: int, num_paths: int, max_ngram: int) -> Drafter:
   """Makes the drafter of the latest continuations of the longest match.
-  `draft_params` of `dj.generate` are other texts, as those of `suffix`; paths
-  of equal beginnings share nodes."""
+  `draft_params` of `dj.generate` are other texts, as in `suffix`; paths with
+  equal prefixes share nodes."""
   return _drafter(depth * num_paths, depth, num_paths, max_ngram, 0.0, None)
 
 
@@ -43,7 +43,7 @@ def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
 
 
 def _others(context: Context):
-  """Returns the tokens of other texts `[C]`; None for none."""
+  """Returns the tokens of other texts `[C]`; None without them."""
   if context.draft_params is None:
     return None
   shapes = [jnp.shape(x) for x in jax.tree.leaves(context.draft_params)]
@@ -57,7 +57,7 @@ def _others(context: Context):
 def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
   values.check_positive("max_ngram", max_ngram)
   values.check_positive("num_paths", num_paths)
-  # So many continuations have no more tokens.
+  # `num_paths` continuations have at most this many tokens.
   nodes = min(nodes, depth * num_paths)
   layout = tree_lib.free_layout(nodes, depth, min(nodes, num_paths))
   propose = functools.partial(_propose, layout, num_paths, max_ngram, least,
@@ -118,21 +118,21 @@ def occurrences(text, length, count: int, max_ngram: int, depth: int):
   """Returns the latest occurrences of a text's last tokens, longest first. Of
   `text [S]` with `length []` tokens: how many tokens agree, `[R]` int32, 0 for
   no occurrence; what comes after, `[R, D]`; and which of that there is."""
-  places = jnp.arange(len(text))
+  ends = jnp.arange(len(text))
   back = jnp.arange(max_ngram)[None]
   last = text[jnp.maximum(length - 1 - back, 0)]
-  here = text[jnp.maximum(places[:, None] - back, 0)]
-  agree = (here == last) & (places[:, None] >= back) & (length > back) & (
+  here = text[jnp.maximum(ends[:, None] - back, 0)]
+  agree = (here == last) & (ends[:, None] >= back) & (length > back) & (
       here != NONE)
   run = jnp.cumprod(agree, axis=1, dtype=jnp.int32).sum(axis=1)
-  run = jnp.where(places < length - 1, run, 0)
+  run = jnp.where(ends < length - 1, run, 0)
   # A longer match counts more than a later one.
-  _, found = jax.lax.top_k(run * len(text) + jnp.where(run > 0, places, 0),
-                           min(count, len(text)))
-  found = jnp.resize(found, count)
-  after = found[:, None] + 1 + jnp.arange(depth)[None]
+  _, best = jax.lax.top_k(run * len(text) + jnp.where(run > 0, ends, 0),
+                          min(count, len(text)))
+  best = jnp.resize(best, count)
+  after = best[:, None] + 1 + jnp.arange(depth)[None]
   paths = text[jnp.minimum(after, len(text) - 1)]
-  matched = jnp.where(jnp.arange(count) < len(text), run[found], 0)
+  matched = jnp.where(jnp.arange(count) < len(text), run[best], 0)
   alive = (after < length) & (paths != NONE) & (matched > 0)[:, None]
   return matched, jnp.maximum(paths, 0), jnp.cumprod(alive, 1).astype(bool)
 

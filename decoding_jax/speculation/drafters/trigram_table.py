@@ -1,7 +1,7 @@
 """ADED (arXiv 2407.12021): the most probable texts of a table of tri-grams.
 
 A row keeps, of each pair of tokens, K tokens that came next, and their scores.
-The tree is found best first, or by the paper's Monte Carlo tree search.
+The tree grows best first, or by the paper's Monte Carlo tree search.
 """
 
 import functools
@@ -23,7 +23,7 @@ _GAIN, _MOST, _GAIN_A_CALL = 0.2, 3.0, 0.04
 @functools.lru_cache(maxsize=None)
 def aded(nodes: int, depth: int, branching: int, buckets: int,
          simulations: int = 0, window: int = 0) -> Drafter:
-  """Makes the drafter; arguments are those of `methods.aded`."""
+  """Makes the drafter of `methods.aded`, with its arguments."""
   layout = tree_lib.free_layout(nodes, depth, branching)
   return Drafter(layout, functools.partial(_init, (buckets, branching)),
                  functools.partial(_propose, layout, simulations),
@@ -42,15 +42,15 @@ def learn(table, tokens, count, begin=0, gain=_GAIN, most=_MOST):
   """Adds to the scores of tri-grams `begin` to `count` of `[T]`, in one row. A
   pair of which K tokens are known forgets that of the least score."""
   def note(i, table):
-    found, scores = table
+    following, scores = table
     at = bucket(tokens[i], tokens[i + 1], len(scores))
-    same = found[at] == tokens[i + 2]
-    place = jnp.where(same.any(), jnp.argmax(same), jnp.argmin(scores[at]))
-    score = jnp.where(same.any(), scores[at, place], 0) + gain
+    same = following[at] == tokens[i + 2]
+    slot = jnp.where(same.any(), jnp.argmax(same), jnp.argmin(scores[at]))
+    score = jnp.where(same.any(), scores[at, slot], 0) + gain
     inside = (begin <= i) & (i < count)
     at = jnp.where(inside, at, len(scores))  # Beyond it: not written.
-    return (found.at[at, place].set(tokens[i + 2], mode="drop"),
-            scores.at[at, place].set(jnp.minimum(score, most), mode="drop"))
+    return (following.at[at, slot].set(tokens[i + 2], mode="drop"),
+            scores.at[at, slot].set(jnp.minimum(score, most), mode="drop"))
 
   return jax.lax.fori_loop(0, len(tokens) - 2, note, table)
 

@@ -65,8 +65,8 @@ def _draft_calls(drafters, draft):
 
 def join(trees) -> tuple[DraftTree, jax.Array]:
   """Joins trees of the same roots, the nodes of the first one in front. Returns
-  the tree, and `[B, M]` int32, for each node the one of the same text that is
-  tested in its place, or itself."""
+  the tree, and `[B, M]` int32, for each node the one that is tested for its
+  text: itself or an earlier twin."""
   root = trees[0]
   tokens, valid = (jnp.concatenate([x[:, :1], *(y[:, 1:] for y in ys)], axis=1)
                    for x, ys in ((root.tokens, [t.tokens for t in trees]),
@@ -99,10 +99,10 @@ def _first_of_each_text(tokens, parents, valid):
     above = first[jnp.maximum(parents[node], 0)]
     same = ((tokens == tokens[node]) & (parents == above) & valid
             & (order < node) & (order > 0))
-    found = jnp.where(same.any() & valid[node], jnp.argmax(same), node)
-    # What is not tested is no child: ranks are those of the ones that are.
-    tested = valid[node] & (found == node)
-    return (first.at[node].set(found.astype(jnp.int32)),
+    twin = jnp.where(same.any() & valid[node], jnp.argmax(same), node)
+    # Nodes that are not tested are no children and take no rank.
+    tested = valid[node] & (twin == node)
+    return (first.at[node].set(twin.astype(jnp.int32)),
             parents.at[node].set(jnp.where(tested, above, NONE)))
 
   return jax.lax.fori_loop(1, len(tokens), visit, (order, parents))
@@ -142,20 +142,20 @@ def _propose(drafters, keys, context: Context, state: DecodeState):
   """The tree; and what each drafter has proposed, and which nodes are one."""
   keys = jax.vmap(lambda key: random.split(key, len(drafters)),
                   out_axes=1)(keys)
-  found = [drafter.propose(key, own, state.replace(carry=carry))
-           for drafter, key, own, carry in zip(
+  proposals = [drafter.propose(key, own, state.replace(carry=carry))
+               for drafter, key, own, carry in zip(
                drafters, keys, _contexts(drafters, context), state.carry)]
-  tree, first = join([tree for tree, _ in found])
-  return tree, (found, first)
+  tree, first = join([tree for tree, _ in proposals])
+  return tree, (proposals, first)
 
 
 def _observe(drafters, context: Context, before: DecodeState,
              after: DecodeState, seen: Seen) -> DecodeState:
   """Tells each drafter what the target said of its own nodes."""
-  found, first = seen.pending
+  proposals, first = seen.pending
   carries, at = [], 1
   for drafter, own, carry, (tree, pending) in zip(
-      drafters, _contexts(drafters, context), before.carry, found):
+      drafters, _contexts(drafters, context), before.carry, proposals):
     end = at + tree.tokens.shape[1] - 1
     own_seen = _part(seen, drafter.layout, tree, pending, first, at, end)
     if not drafter.calls:
@@ -179,7 +179,7 @@ def _observe(drafters, context: Context, before: DecodeState,
 
 
 def _part(seen: Seen, layout, tree, pending, first, at, end) -> Seen:
-  """What was seen of the nodes `at` to `end`, those of one drafter. The path is
+  """Returns what one drafter sees, with nodes `at` to `end`. The path is
   the accepted one as far as its nodes are the drafter's, or of the same texts;
   tokens and count are those that were committed."""
   nodes = jnp.array([0, *range(at, end)], jnp.int32)

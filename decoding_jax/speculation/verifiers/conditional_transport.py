@@ -2,9 +2,9 @@
 
 UniVer (arXiv 2605.04543) verifies a tree by transport plans given the
 probability that a prefix is reached, from the root down, and decides in
-post-order. The formulas below were derived for this library from the abstract;
-those of the paper were not at hand, and where they differ is not known. That
-these keep the target's distribution is tested by enumeration.
+post-order. The formulas below are our derivation from the abstract and may
+differ from the paper's. That they keep the target's distribution is tested by
+enumeration.
 
 Of the k children of a node the k - 1 most probable tokens S of the draft
 distribution d are fixed; just one, x, is drawn, of what they leave: of d off S,
@@ -18,10 +18,10 @@ whole, the target has the mass m = a t, and
 once x and the more probable ones of S are rejected. The node itself is accepted
 with probability R / (1 - a + R) once all its children are, and is followed by a
 token of max(m - d, 0) off S. That of the root is 1; a leaf is accepted with a,
-and followed by a token of t. As of traversal, the children and all that is
-below them have their turn before their parent. But no number depends on what
-was rejected: those of a level are known at once, and the node that is accepted
-is the first one in that order whose uniform is small enough.
+and followed by a token of t. As in traversal, the children and all that is
+below them come before their parent. But no number depends on what was rejected:
+a level's numbers are known at once, and the accepted node is the first one in
+that order whose uniform is small enough.
 
 With one child a node this is block verification (arXiv 2403.10444); with two
 and a = 1 the rule of SpecHub (arXiv 2411.05289). Unlike there, how many

@@ -16,8 +16,8 @@ from decoding_jax.validation import values
 
 def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
          warper: sampling.LogitsWarper) -> Verdict:
-  """Accepts a path, in one row, by the rule at each node or what walks in its
-  place. `tree`, `warper` and the verdict have no batch axis; `logits [M, V]`
+  """Accepts a path, in one row, by the rule at each node or `verifier.walk`.
+  `tree`, `warper` and the verdict have no batch axis; `logits [M, V]`
   are the target's. If the drafts are samples that fit the verifier, the
   accepted tokens and the one after them have the target's distribution."""
   depth = tree_lib.depth(layout)

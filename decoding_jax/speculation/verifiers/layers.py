@@ -46,7 +46,7 @@ def verifier() -> Verifier:
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):
-  """Draws the node at which the path ends; as of `paths.walk`."""
+  """Draws the node at which the path ends: `find` of `paths.walk`."""
   chances, masses = accept_chances(layout, tree, probs)
   node = kernels.gumbel_top_k(key, jnp.log(chances), 1)[1].squeeze(0)
   return node, rest_of(layout, tree, probs, masses, node)
@@ -56,20 +56,20 @@ walk = functools.partial(paths.walk, find)
 
 
 def accept_chances(layout: Layout, tree: DraftTree, probs):
-  """Returns `[M]`, the probability that a path ends at each node. And `[D +
-  1]`, W of each level. `probs` is as of `paths.walk`."""
+  """Returns `[M]`, the probability that a path ends at each node, and `[D +
+  1]`, W of each level. `probs`: see `paths.walk`."""
   size = tree_lib.max_branching(layout)
   weights = jnp.zeros_like(probs(0), shape=tree.tokens.shape).at[0].set(1)
   masses, ends = [], []
   for level in tree_lib.level_slices(layout):
     mass = weights[level].sum()
     shares = _ratio(weights[level], mass)
-    found = jax.vmap(functools.partial(_reject, size, tree, probs), (0, None))(
+    losses = jax.vmap(functools.partial(_reject, size, tree, probs), (0, None))(
         jnp.arange(level.start, level.stop), mass)
-    weights = weights.at[found.children].set(
-        shares[:, None] * found.chances, mode="drop")
-    lost = shares * found.lost
-    ends.append(_ratio(lost * found.rest.sum(axis=1), lost.sum()))
+    weights = weights.at[losses.children].set(
+        shares[:, None] * losses.chances, mode="drop")
+    lost = shares * losses.lost
+    ends.append(_ratio(lost * losses.rest.sum(axis=1), lost.sum()))
     masses.append(mass)
   deeper, chances = jnp.ones_like(mass), []
   for end in ends[:0:-1]:

@@ -122,7 +122,7 @@ def transport(mass, draft, tokens, valid) -> Choice:
 
   Weights of at most 1 that minimise E log(sum of w(x_k)) - sum of t log w make
   the choice's distribution t, except that tokens of weight 1 have less and
-  those of weight 0 more: sum of min(t, distribution) is then maximal. The
+  tokens of weight 0 more: sum of min(t, distribution) is then maximal. The
   choice is the first to ring at exponential times of these rates, so sums over
   draws are integrals over time.
   """
@@ -196,7 +196,7 @@ def visit(choose, size: int, tree: DraftTree, probs, node, accept) -> Visit:
 
 
 def find(choose, key, layout: Layout, tree: DraftTree, probs):
-  """Draws a path, and the node at which it ends; as of `paths.walk`."""
+  """Draws a path, and the node at which it ends: `find` of `paths.walk`."""
   levels = tree_lib.depth(layout) + 1
   draw_key, stop_key = random.split(key)
   look = functools.partial(visit, choose, tree_lib.max_branching(layout), tree,

@@ -9,8 +9,8 @@ The text has the target's distribution whatever the tree is, and it is the same
 text for every drafter and every tree. For one child a node this is Daliri et
 al., "Coupling without communication and drafter-invariant speculative decoding"
 (arXiv 2408.07978), which accepts the token i with probability
-1 / sum_j max(t_j / t_i, d_j / d_i). With several children of a node they are
-those of the largest log d + g; Rowan et al. (arXiv 2506.05632) take one draw of
+1 / sum_j max(t_j / t_i, d_j / d_i). Several children of a node
+have the largest log d + g; Rowan et al. (arXiv 2506.05632) take one draw of
 each of several vectors instead. In the words of exponential races (Kobus and
 Gunduz, arXiv 2504.15475) the token of the target is the first one to ring of
 clocks exp(-g) / t, and the children are the first ones of exp(-g) / d: the same

@@ -1,4 +1,4 @@
-"""Rules that follow the target's own token: exact for children of any kind."""
+"""Rules that follow the target's own token: exact for any draws of children."""
 
 import functools
 
@@ -12,8 +12,8 @@ from decoding_jax.types import Draws, Verifier
 
 @functools.lru_cache(maxsize=None)
 def match() -> Verifier:
-  """Returns the verifier of temperature 0, for children of any kind. It follows
-  the child that is the target's most probable token."""
+  """Returns the verifier of temperature 0, however children are drawn. It
+  follows the child that is the target's most probable token."""
   def rule(uniforms, target, draft, tokens, valid):
     del uniforms, draft
     hits = valid & (tokens == sampling.most_probable(target))

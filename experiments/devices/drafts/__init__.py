@@ -6,8 +6,8 @@ both of
     of_name(name)            the record of a name such as "layers:8", else None
     of_folder(name, folder)  that of a folder such as one of a head, else None
 
-so that a new kind is one new file. Names are asked first, since a name need be
-no folder; a folder that no kind knows holds a draft model. `__path__` may be
+so that a new type is one new file. Names are asked first, since a name need be
+no folder; a folder that no type knows holds a draft model. `__path__` may be
 extended by folders of other files.
 """
 
@@ -31,12 +31,12 @@ def parse(name) -> Draft:
   name = str(name)
   if not name:
     return Draft()
-  found = _first("of_name", name)
-  if found is None:
+  draft = _first("of_name", name)
+  if draft is None:
     folder = launch.model_folder(name)
     with launch.user_errors(OSError, ValueError):
-      found = _first("of_folder", name, folder)
-  return found or _module(_MODEL).Model(name)
+      draft = _first("of_folder", name, folder)
+  return draft or _module(_MODEL).Model(name)
 
 
 def of_target(target, name) -> Draft:
@@ -52,11 +52,11 @@ def help_text() -> str:
 
 
 def _first(function, *arguments):
-  """Returns what the first kind with this function says that is not None."""
+  """Returns the first result of this function, of all types, but None."""
   for name in _others():
-    found = getattr(_module(name), function, lambda *_: None)(*arguments)
-    if found is not None:
-      return found
+    draft = getattr(_module(name), function, lambda *_: None)(*arguments)
+    if draft is not None:
+      return draft
   return None
 
 

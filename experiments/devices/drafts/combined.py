@@ -27,26 +27,26 @@ class Combined(draft_kind.Draft):
       part.check_types(source)
 
   def open(self, target):
-    found = []
+    opened = []
     for part in self.parts:
-      found.append(part.open(target))
-      if not types.has_cache(found[-1].draft):
+      opened.append(part.open(target))
+      if not types.has_cache(opened[-1].draft):
         raise launch.UserError(f"--draft={self.name}: '{part}' reads the "
                                "target's cache, and can only draft alone.")
-      target = target._replace(lm=found[-1].target)
+      target = target._replace(lm=opened[-1].target)
     size = target.lm.vocab_size
     return draft_kind.Opened(
         target.lm, target.params, guided.mixture(
-            vocab_alignment.cut(x.draft, size) for x in found),
-        tuple(x.draft_params for x in found), sum(x.size for x in found))
+            vocab_alignment.cut(x.draft, size) for x in opened),
+        tuple(x.draft_params for x in opened), sum(x.size for x in opened))
 
-  def load(self, pair, place):
+  def load(self, pair, placing):
     return pair._replace(draft_params=tuple(
-        part.load(own, place).draft_params for part, own in self._each(pair)))
+        part.load(own, placing).draft_params for part, own in self._each(pair)))
 
-  def on_mesh(self, pair, place):
+  def on_mesh(self, pair, placing):
     return pair._replace(draft=guided.mixture(
-        vocab_alignment.cut(part.on_mesh(own, place).draft,
+        vocab_alignment.cut(part.on_mesh(own, placing).draft,
                             pair.target.vocab_size)
         for part, own in self._each(pair)))
 

@@ -21,25 +21,25 @@ class Head(draft_kind.Draft):
 
   def saved_weights(self, target):
     with launch.user_errors(OSError, ValueError):
-      found = heads.saved_weights(self._folder(target))
-    return "" if found == quantization.DTYPE else found
+      weights = heads.saved_weights(self._folder(target))
+    return "" if weights == quantization.DTYPE else weights
 
   def open(self, target):
-    found = heads.open_folder(self._folder(target.source.target), target.config,
-                              *_types(target.source))
+    head = heads.open_folder(self._folder(target.source.target), target.config,
+                             *_types(target.source))
     return draft_kind.Opened(
-        transformer.with_features(target.config, found.kept), target.params,
-        found.head, found.params, transformer.num_params(found.params),
-        found.kept)
+        transformer.with_features(target.config, head.kept), target.params,
+        head.head, head.params, transformer.num_params(head.params),
+        head.kept)
 
-  def load(self, pair, place):
+  def load(self, pair, placing):
     source = pair.source
-    return pair._replace(draft_params=place.replicate(
+    return pair._replace(draft_params=placing.replicate(
         lambda: heads.load(self._folder(source.target), source.architecture(),
                            *_types(source), pair.target_params).params,
         pair.draft_params))
 
-  def on_mesh(self, pair, place):
+  def on_mesh(self, pair, placing):
     return pair._replace(draft=sharding.head(pair.draft))
 
   def _folder(self, target):

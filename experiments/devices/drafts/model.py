@@ -38,17 +38,17 @@ class Model(draft_kind.Draft):
         vocab_mapping.mapped(lm, target.lm.vocab_size),
         vocab_mapping.MappedParams(params, table), size)
 
-  def load(self, pair, place):
+  def load(self, pair, placing):
     params, source = pair.draft_params, pair.source
-    own = place.read(self.name, source.dtypes[1], source.weights[1])
+    own = placing.read(self.name, source.dtypes[1], source.weights[1])
     return pair._replace(draft_params=(
         params._replace(model=own)
         if isinstance(params, vocab_mapping.MappedParams) else own))
 
-  def on_mesh(self, pair, place):
+  def on_mesh(self, pair, placing):
     size = pair.target.vocab_size
     config = self.architecture(pair.source)
-    lm = place.model(transformer.language_model(config), config)
+    lm = placing.model(transformer.language_model(config), config)
     mapped = isinstance(pair.draft_params, vocab_mapping.MappedParams)
     return pair._replace(draft=(vocab_mapping.mapped if mapped
                                 else vocab_alignment.cut)(lm, size))
@@ -61,11 +61,11 @@ class Model(draft_kind.Draft):
     return [self.architecture(source).dtype]
 
 
-def _table(found, folders, target_size, draft_size):
+def _table(both, folders, target_size, draft_size):
   """Returns how the tokens of two tokenizers go together, with a warning."""
-  ends = [tokenizers.eos_id(*x) for x in zip(found, folders)]
+  ends = [tokenizers.eos_id(*x) for x in zip(both, folders)]
   try:
-    table = vocab_mapping.table(*found, target_size, draft_size,
+    table = vocab_mapping.table(*both, target_size, draft_size,
                                 [] if None in ends else [ends])
   except ValueError as e:
     raise launch.UserError(f"'{folders[0]}' and '{folders[1]}' have different "
@@ -73,5 +73,5 @@ def _table(found, folders, target_size, draft_size):
   logging.warning(
       "'%s' has another tokenizer than the target: it drafts the %d of the "
       "target's %d tokens that it has too.", folders[1], table.common.sum(),
-      tokenizers.used_size(found[0], target_size))
+      tokenizers.used_size(both[0], target_size))
   return table

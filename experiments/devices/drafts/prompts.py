@@ -21,13 +21,13 @@ class Prompts(draft_kind.Draft):
     lm, _ = self._read(target.config)
     return draft_kind.Opened(lm, lm.abstract_params())
 
-  def load(self, pair, place):
+  def load(self, pair, placing):
     _, prompts = self._read(draft_kind.architecture(
         pair.source.target, pair.source.dtypes[0]))
     return pair._replace(target_params={**pair.target_params,
                                         "prompts": prompts})
 
-  def on_mesh(self, pair, place):
+  def on_mesh(self, pair, placing):
     raise launch.UserError(f"draft={self.name!r} are prompt tokens, which are "
                            "for one device: leave --mesh empty.")
 

@@ -48,10 +48,10 @@ def put(drafted, of_level, nodes):
 def at_position(spec, params, logits, level, nodes, bias=None):
   """Returns `[B, W, V]` of `logits [B, L, N]`, equal for all nodes of a level.
   `bias` is added to them, `[B, W, N]`."""
-  found = jax.lax.dynamic_index_in_dim(logits, level, 1)
-  found = found if bias is None else found + bias
-  found = target_ends.spread(spec.target, found, params.get("tokens"))
-  return jnp.broadcast_to(found, (len(found), nodes.width, found.shape[-1]))
+  own = jax.lax.dynamic_index_in_dim(logits, level, 1)
+  own = own if bias is None else own + bias
+  own = target_ends.spread(spec.target, own, params.get("tokens"))
+  return jnp.broadcast_to(own, (len(own), nodes.width, own.shape[-1]))
 
 
 def without_state(spec, params, target_params, state, draft, tree, level,

@@ -51,13 +51,13 @@ def rounds(cell: Cell, config, target, params, target_params, features, tokens,
   hidden = prefix_layers.forward(
       cell.layers(spec), params.get("augment"),
       cell.read(spec, params, target_params, features, embeddings))
-  found = []
+  outputs = []
   for level in range(depth):
     if level:
       hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
     hidden, out = cell.node(spec, params, hidden, embeddings, not level)
-    found.append(out)
-  made = jnp.stack(found, axis=1)
+    outputs.append(out)
+  made = jnp.stack(outputs, axis=1)
   return target_ends.logits(target, target_params, made), made
 
 

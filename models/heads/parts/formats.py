@@ -22,7 +22,7 @@ BLOCK_IDS = "target_layer_ids"
 IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
 FLAG, WORD, COUNT = Field(bool), Field(str, 0, 256), Field(int, 1, 1 << 10)
 _LAYERS = Field(list, 1, 1 << 10, Field(int, 0, 1 << 10))
-# Fields of several kinds of heads; objects that have the same ones are {}.
+# Fields of several types of heads; objects that have the same ones are {}.
 FIELDS = {
     "architectures": Field(list, 0, 16, WORD), SPECULATORS: WORD,
     **dict.fromkeys((*IDS, BLOCK_IDS), _LAYERS),
@@ -81,12 +81,12 @@ class Format(NamedTuple):
   unused: tuple[str, ...] = ()
   # `(config) -> (transformer.Config, prefix)` of a layer whose tensors, with
   # names that begin so, are more or others than its parameters; these are then
-  # named by the prefix and the parameter. None for none.
+  # named by the prefix and the parameter. None if no layer is.
   layer: Callable[..., Any] = lambda config: None
 
 
 class _Dotted(dict):
-  """Names of tensors that are those of parameters."""
+  """Names of tensors, equal to the parameters' names."""
 
   def __missing__(self, name):
     return name.replace("/", ".")
@@ -94,9 +94,9 @@ class _Dotted(dict):
 
 def of_module(module) -> Format:
   """Returns the format of a file of `models.heads`."""
-  found = getattr(module, "FORMAT", None)
-  if found:
-    return found
+  own = getattr(module, "FORMAT", None)
+  if own:
+    return own
   name = module.__name__.rpartition(".")[2]
 
   def config(folder):
@@ -130,11 +130,11 @@ def kept(folder: Folder, inner: dict) -> tuple[int, ...]:
   before = next((fields[x] for x in IDS if x in fields), ())
   after = next((x[name] for x in (inner, fields)
                 for name in (BLOCK_IDS, IDS[0]) if name in x), ())
-  found = tuple(i - 1 for i in before) or tuple(after)
-  if any(i not in range(count) for i in found):
-    raise ValueError(f"'{folder.path}' reads the outputs of layers {found}: "
+  layers = tuple(i - 1 for i in before) or tuple(after)
+  if any(i not in range(count) for i in layers):
+    raise ValueError(f"'{folder.path}' reads the outputs of layers {layers}: "
                      f"the target has the layers 0 to {count - 1}.")
-  return found
+  return layers
 
 
 def last(target) -> tuple[int, ...]:
@@ -177,8 +177,8 @@ def draft_vocab(folder: Folder, fields: dict) -> int:
 
 def has_rows(folder: Folder, name: str) -> bool:
   """Returns whether a table has a row for each of the target's tokens."""
-  found = folder.tensors.get(name)
-  return found is not None and found.shape[:1] == (folder.target.vocab_size,)
+  tensor = folder.tensors.get(name)
+  return tensor is not None and tensor.shape[:1] == (folder.target.vocab_size,)
 
 
 def layer_of(target, number=1):
@@ -217,7 +217,7 @@ def layer_fields(config, dtype: str) -> dict:
 def checked(fields: dict, known: dict) -> dict:
   """Returns fields that are not null, whose types have been checked. `known`
   has a `Field` by name, or a dict of them for an object, {} for the same."""
-  found = {}
+  values = {}
   for name, value in fields.items():
     if value is None:
       continue
@@ -226,5 +226,5 @@ def checked(fields: dict, known: dict) -> dict:
                       known[name] or known)
     elif name in known:
       value = json_files.check(name, value, known[name])
-    found[name] = value
-  return found
+    values[name] = value
+  return values

@@ -36,26 +36,27 @@ _MIMO_NAMES = {
 _COPIES = ("shared_head.head.weight", "embed_tokens.weight")
 
 
-class Found(NamedTuple):
+class Module(NamedTuple):
   """The first module of a checkpoint."""
   tensors: dict  # Dict by the names of Qwen3-Next
-  is_mimo: bool  # Whether it computes as those of MiMo do
+  is_mimo: bool  # Whether it computes as MiMo's modules do
 
 
-def find(tensors) -> Found | None:
+def find(tensors) -> Module | None:
   """Returns the first module among tensors, a dict; None if there is none. It
   drafts all tokens, as it does in SGLang: others are for the second token and
-  those after it."""
+  later ones."""
   if PROJECTION in tensors:
-    return Found({name: x for name, x in tensors.items()
-                  if name.startswith(PREFIX)}, False)
+    return Module({name: x for name, x in tensors.items()
+                   if name.startswith(PREFIX)}, False)
   if f"{_MIMO}0.input_proj.weight" in tensors:
-    found = _renamed(tensors, f"{_MIMO}0.", _MIMO_NAMES)
-    found[PROJECTION] = _swapped(found[PROJECTION])
-    return Found(found, True)
+    renamed = _renamed(tensors, f"{_MIMO}0.", _MIMO_NAMES)
+    renamed[PROJECTION] = _swapped(renamed[PROJECTION])
+    return Module(renamed, True)
   layers = _layers(tensors)
-  return Found(_renamed(tensors, f"model.layers.{layers[0]}.", _DEEPSEEK_NAMES),
-               False) if layers else None
+  return Module(
+      _renamed(tensors, f"model.layers.{layers[0]}.", _DEEPSEEK_NAMES),
+      False) if layers else None
 
 
 def names(tensors) -> set[str]:
@@ -66,20 +67,20 @@ def names(tensors) -> set[str]:
 
 def _layers(tensors):
   """Returns the numbers of the layers that are modules, as in DeepSeek-V3."""
-  found = (re.fullmatch(_NUMBERED + r"eh_proj\.weight", x) for x in tensors)
-  return sorted(int(match[1]) for match in found if match)
+  matches = (re.fullmatch(_NUMBERED + r"eh_proj\.weight", x) for x in tensors)
+  return sorted(int(match[1]) for match in matches if match)
 
 
 def _renamed(tensors, prefix, table):
-  found = {}
+  renamed = {}
   for name, x in tensors.items():
     rest = name.removeprefix(prefix)
     if rest == name or rest in _COPIES:
       continue
     part, _, end = rest.rpartition(".")
-    found[f"{PREFIX}{table[part]}.{end}" if part in table
-          else f"{LAYER}.{rest}"] = x
-  return found
+    renamed[f"{PREFIX}{table[part]}.{end}" if part in table
+            else f"{LAYER}.{rest}"] = x
+  return renamed
 
 
 def _swapped(tensor):

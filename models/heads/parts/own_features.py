@@ -55,7 +55,7 @@ def rounds(network, config, target, params, target_params, features, tokens,
   spec, (batch, length) = assembly.Spec(config, target, network), tokens.shape
   if config.reads_normed:
     features = (target_ends.norm(target, target_params, features[0]),)
-  order, found, made, hidden = np.arange(length), [], [], None
+  order, logits, made, hidden = np.arange(length), [], [], None
   back = order[:, None] - order[None]  # How far back a pair is.
   nothing = prefix_layers.empty_cache(_alone(config.layer), batch)
   block = cache_lib.init_block(nothing, depth * length)
@@ -69,10 +69,10 @@ def rounds(network, config, target, params, target_params, features, tokens,
                          (batch, length, depth * length)))
     hidden, block = _forward(spec, params, target_params, inputs, hidden,
                              features, nothing, block, round_ * length)
-    found.append(_output(spec, params, target_params, hidden))
+    logits.append(_output(spec, params, target_params, hidden))
     made.append(hidden[..., -config.layer.dim:])
     hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
-  return jnp.stack(found, axis=1), jnp.stack(made, axis=1)
+  return jnp.stack(logits, axis=1), jnp.stack(made, axis=1)
 
 
 def _init(spec, batch, slots):
@@ -105,8 +105,8 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   if not nodes.is_root:
     draft = _grow(spec, params, target_params, state.caches[0], draft, tree,
                   level, nodes)
-  found = _output(spec, params, target_params, nodes.of(draft.hidden, 1))
-  return target_ends.spread(spec.target, found, params.get("tokens")), draft
+  logits = _output(spec, params, target_params, nodes.of(draft.hidden, 1))
+  return target_ends.spread(spec.target, logits, params.get("tokens")), draft
 
 
 def _output(spec, params, target_params, hidden):
@@ -145,7 +145,7 @@ def _forward(spec, params, target_params, inputs, hidden, features, cache,
 
 
 def init(network, key, config, target, num_features: int):
-  """Returns random parameters of a head that reads so many features."""
+  """Returns random parameters of a head that reads `num_features`."""
   cache, block, (view,) = prefix_layers.abstract_inputs(config.layer)
   params = {"layer": network(config, target).lazy_init(
       key, *abstract_features(config, config.layer, target, num_features),
@@ -169,17 +169,17 @@ def embed(config, layer, target, params, target_params, tokens):
 
 def tables(key, config, layer, target):
   """Returns random tables by token that a head has; see `eagle.init`."""
-  found, dtype = {}, jnp.dtype(layer.dtype)
+  params, dtype = {}, jnp.dtype(layer.dtype)
   matrix = quantization.initializer(layers.INIT, layer.weights)
   if config.own_embedding:
-    found["embedding"] = matrix(jax.random.fold_in(key, 1),
-                                (target.vocab_size, layer.dim), dtype)
+    params["embedding"] = matrix(jax.random.fold_in(key, 1),
+                                 (target.vocab_size, layer.dim), dtype)
   if config.draft_vocab:
-    found["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
+    params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
   if config.shared_output:
-    found["output"] = matrix(jax.random.fold_in(key, 2),
-                             (config.draft_vocab, layer.dim), dtype)
-  return found
+    params["output"] = matrix(jax.random.fold_in(key, 2),
+                              (config.draft_vocab, layer.dim), dtype)
+  return params
 
 
 def _alone(layer):

@@ -90,8 +90,8 @@ def committed(state: State, x, block, count) -> State:
 def newest(x, count, before):
   """Returns `[B, F]` of the last of `count` pairs; `before` where it is 0."""
   last = jnp.maximum(count - 1, 0)[:, None, None]
-  found = buffers.take_along(x, last, axis=1)[:, 0]
-  return jnp.where(count[:, None] > 0, found, before)
+  own = buffers.take_along(x, last, axis=1)[:, 0]
+  return jnp.where(count[:, None] > 0, own, before)
 
 
 def alone(config, cache, positions):

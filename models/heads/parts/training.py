@@ -29,11 +29,11 @@ class Kind(NamedTuple):
   kept: Callable[..., tuple[int, ...]] = formats.last
   # Weight of the distance of hidden states, relative to the distributions
   feature_weight: float = 0.0
-  # `(config, count) -> config` of a head that drafts so many tokens alone; None
+  # `(config, count) -> config` of a head that drafts `count` tokens alone; None
   # if it drafts all
   limited: Callable[..., Any] | None = None
-  # `(params, target, target_params) -> params`, of random parameters those that
-  # training begins with; None for the random ones
+  # `(params, target, target_params) -> params`, the parameters that training
+  # begins with, of random ones; None for the random ones
   begin: Callable[..., Any] | None = None
   module: Any = None  # File of the head; set by `head_objectives`
 
@@ -55,13 +55,13 @@ def from_output_layer(params, target, target_params):
 
 def roots(length: int, first: int, depth: int):
   """Returns A positions of a text, one in `STRIDE`, and `[depth, A]` after."""
-  found = tuple(range(first, length, STRIDE))
-  return found, np.asarray(found)[None] + np.arange(depth)[:, None]
+  anchors = tuple(range(first, length, STRIDE))
+  return anchors, np.asarray(anchors)[None] + np.arange(depth)[:, None]
 
 
 def with_chains(length: int, places, count: int):
   """Returns how a text of T tokens and chains of C after A of them attend. A
-  chain sees the text up to its place, and itself. Returns `[T + A C]` int32
+  chain sees the text up to its anchor, and itself. Returns `[T + A C]` int32
   positions, and the mask `[T + A C, T + A C]`."""
   places, order = np.asarray(places), np.arange(count)
   positions = np.concatenate(
@@ -79,13 +79,13 @@ def of_pairs(unrolled):
   """Returns `predict` of a head that reads pairs of features and tokens.
   `unrolled(config, target, params, target_params, features, tokens [B, T],
   depth)` returns logits `[B, depth, T, V]` of the token after each, maybe with
-  hidden states `[B, depth, T, F]` in place of the target's normed ones; pair t
+  hidden states `[B, depth, T, F]` for the target's normed ones; pair t
   of level i counts for t >= i."""
   @functools.wraps(unrolled)
   def predict(config, target, params, target_params, features, tokens, depth):
-    found = unrolled(config, target, params, target_params, features,
-                     tokens[:, 1:], depth)
-    logits, *made = found if isinstance(found, tuple) else (found,)
+    outputs = unrolled(config, target, params, target_params, features,
+                       tokens[:, 1:], depth)
+    logits, *made = outputs if isinstance(outputs, tuple) else (outputs,)
     order, rounds = np.arange(logits.shape[2])[None], np.arange(depth)[:, None]
     # Each pair is the last one of a path.
     return logits, np.where(order >= rounds, order + 1, -1), *made

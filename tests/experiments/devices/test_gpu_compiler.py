@@ -71,7 +71,7 @@ def test_without_a_loop():
     ("h100:8", 79 * 2**30), ("H100:1x1", 79 * 2**30), ("h200:1", 139 * 2**30),
     ("v5e:2x2", None), ("h100", None), ("a100:1", None)])
 def test_names(name, found):
-  gpu = gpu_compiler.kind(name)
+  gpu = gpu_compiler.model(name)
   assert (gpu and gpu.memory) == found
 
 

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax.testing import exactness
 from experiments.rivals import engine_exactness
 from experiments.rivals import engines
 from experiments.rivals import table_llama
 from models import checkpoints
 from models import transformer
-from models.testing import exactness
 from support import helpers
 
 ROWS, LENGTH, WINDOW = 100, 300, 3

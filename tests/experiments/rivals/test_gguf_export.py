@@ -53,7 +53,7 @@ def test_logits_are_equal(folder, tmp_path, weights):
   np.testing.assert_allclose(_logits(path), expected, atol=1e-5)
   changed = np.abs(expected - _logits(folder)).max()
   assert (changed < 1e-5) == (weights in ("float32", "bfloat16"))
-  kinds = {name: x.kind for name, x in files.read(path).tensors.items()}
+  kinds = {name: x.ggml_type for name, x in files.read(path).tensors.items()}
   assert kinds["output.weight"] == gguf_export.KINDS[weights]
   assert kinds["output_norm.weight"] == "F32"
   tokens = files.read(path).metadata["tokenizer.ggml.tokens"]
@@ -64,8 +64,8 @@ def test_rows_without_whole_blocks_stay_wide(tmp_path):
   convert.to_hf(tmp_path / "hf", tiny.LLAMA,
                 tiny.random_model(tiny.LLAMA).params)
   gguf_export.write(tmp_path / "hf", tmp_path / "x.gguf", "int8")
-  assert {x.kind for x in files.read(tmp_path / "x.gguf").tensors.values()} == {
-      "F32"}
+  tensors = files.read(tmp_path / "x.gguf").tensors.values()
+  assert {x.ggml_type for x in tensors} == {"F32"}
 
 
 def test_servers_read_the_same_numbers(folder):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import conformance
 from models import transformer
-from models.testing import conformance
 from support import masked_models as toys
 from support import tiny_models as tiny
 
@@ -38,12 +38,12 @@ def slow_logits(shifted, params, tokens):
 @pytest.mark.parametrize("shifted", [False, True])
 def test_conforms_to_one_forward_a_prefix(shifted):
   target = dj.canvas.as_target(masked(shifted))
-  conformance.check(target, NETWORK.params,
-                    functools.partial(slow_logits, shifted))
+  conformance.check_model(target, NETWORK.params,
+                          functools.partial(slow_logits, shifted))
   # Control: the logits of the other kind of model.
   with pytest.raises(AssertionError):
-    conformance.check(target, NETWORK.params,
-                      functools.partial(slow_logits, not shifted))
+    conformance.check_model(target, NETWORK.params,
+                            functools.partial(slow_logits, not shifted))
 
 
 @pytest.mark.parametrize("shifted", [False, True])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
+from decoding_jax.testing import exactness
 from decoding_jax import token_text
 import decoding_jax as dj
-from models.testing import exactness
 from support import tiny_models as tiny
 
 PIECES = [b"", b"a", b"b", b"ab", b"c", b"bc", b"abc", b"", b"d"]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
+from decoding_jax.testing import exactness
 from decoding_jax import token_text
 import decoding_jax as dj
 from decoding_jax.grammars.engines import host_engine
 from decoding_jax.kernels import bits
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.example_methods import each

@@ -107,14 +107,6 @@ def test_a_target_without_features_is_refused():
     run(dj.methods.contrastive_search(K), tiny.Models(found.draft, found.draft))
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (dict(num_candidates=0), "num_candidates=0"),
-    (dict(penalty=1.5), "penalty=1.5")], ids=str)
-def test_options(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.contrastive_search(**{"num_candidates": 2, **arguments})
-
-
 def test_experiments_keep_features_for_methods_that_read_them(folders):
   pair = model_pair.open_pair(folders[0], "")
   method = dj.methods.contrastive_search(2)

@@ -68,10 +68,3 @@ def test_control_it_is_lossy_and_exact_where_nothing_is_taken():
       dj.methods.lud(_PADS, 0.0)))
   np.testing.assert_array_equal(careful, plain)
   assert (rash != plain).any()
-
-
-@pytest.mark.parametrize("arguments, message", [
-    ((0, 0.5), "pads=0"), ((2, -0.1), "confidence=-0.1")])
-def test_arguments(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    dj.methods.lud(*arguments)

@@ -8,9 +8,9 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import exactness
 from experiments.app import method_specs
 from library import test_lowering
-from models.testing import exactness
 from support import example_methods
 
 # A name of this test alone, since the import system remembers it.
@@ -105,27 +105,6 @@ def test_other_names_are_no_methods():
   for name in ("medusa", "_medusa", "__wrapped__"):
     with pytest.raises(AttributeError, match=name):
       getattr(dj.methods, name)
-
-
-@pytest.mark.parametrize("make, word", [
-    (lambda: dj.methods.speculative(0), "depth=0"),
-    (lambda: dj.methods.speculative(1.5), "depth=1.5"),
-    (lambda: dj.methods.rsd_c(()), "depth of branching=0"),
-    (lambda: dj.methods.rsd_c((2, 0)), "branching=0"),
-    (lambda: dj.methods.rsd_c([2, -1]), "branching=-1"),
-    (lambda: dj.methods.rsd_s(0, 2), "width=0"),
-    (lambda: dj.methods.rsd_s(2, 0), "depth=0"),
-    (lambda: dj.methods.specinfer(0, 1), "num_paths=0"),
-    (lambda: dj.methods.specinfer(1, 0), "depth=0"),
-    (lambda: dj.methods.specinfer(expansion=(2, 0)), "expansion=0"),
-    (lambda: dj.methods.specinfer(expansion=()), "depth of expansion=0"),
-    (lambda: dj.methods.specinfer(2, expansion=(2,)), "num_paths=2, depth=4"),
-    (lambda: dj.methods.spectr(-2, 1), "num_paths=-2"),
-    (lambda: dj.methods.spectr(1, -2), "depth=-2"),
-])
-def test_sizes_of_methods(make, word):
-  with pytest.raises(ValueError, match=word):
-    make()
 
 
 def test_equal_sizes_are_the_same_method():

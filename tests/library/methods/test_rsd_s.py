@@ -12,7 +12,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 
 WIDTH = 2

@@ -1,13 +1,12 @@
 """Trees of fixed and unequal numbers of children."""
 
 import numpy as np
-import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.helpers import check_same
@@ -34,15 +33,6 @@ def test_levels_of_unequal_children_are_no_loop():
       range(1), range(1, 2), range(2, 3), range(3, 5)]
 
 
-@pytest.mark.parametrize("children,words", [
-    (((2,), (1,)), r"children\[1\]=\(1,\): 2 integers"),
-    (((2,), (0, 0)), r"children\[1\]"), (((-1,),), r"children\[0\]"),
-    (((1.5,),), r"children\[0\]"), ((), "one level")])
-def test_impossible_trees(children, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.sequoia(children)
-
-
 def test_equal_numbers_are_rsd_c():
   models = tiny.llama_models()
   check_same(tiny.generate(dj.methods.sequoia(((2,), (2, 2))), models),
@@ -61,10 +51,8 @@ def test_parents_and_order_of_children():
 
 def test_joint_distribution():
   target, draft = tables()
-  counts, _ = exactness.frequencies(dj.methods.sequoia(LOPSIDED), target,
-                                    draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+  dj.testing.assert_exact(dj.methods.sequoia(LOPSIDED), target, draft,
+                          rows=ROWS, length=LENGTH)
 
 
 def test_control_siblings_in_another_order():
@@ -77,9 +65,8 @@ def test_control_siblings_in_another_order():
   wrong = dj.Method("sorted", verifiers.pair(drafter._replace(expand=expand),
                                              verifiers.recursive(False)), None)
   target, draft = tables()
-  counts, _ = exactness.frequencies(wrong, target, draft, ROWS // 4, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+  found = dj.testing.check(wrong, target, draft, rows=ROWS // 4, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_greedy_is_the_target_s_own():

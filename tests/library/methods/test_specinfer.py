@@ -11,11 +11,10 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import with_forward
 from models import guided
 from models import prompt_lookup
-from models.testing import drafter_conformance
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 
@@ -41,8 +40,7 @@ def fit(method, target, *distributions):
       jax.random.key(0), np.zeros((ROWS, 1), np.int32),
       np.ones(ROWS, np.int32), method=method, target=lm, target_params=params,
       draft=draft, draft_params=draft_params, max_new_tokens=LENGTH)
-  counts = np.zeros((V,) * LENGTH)
-  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  counts = exactness.count(out.tokens[:, 1:], V)
   return exactness.p_value(
       counts, exactness.joint_distribution(target, 0, LENGTH)), out
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 

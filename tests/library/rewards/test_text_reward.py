@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 
 generate_lib = importlib.import_module("decoding_jax.generate")

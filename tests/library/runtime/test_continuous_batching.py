@@ -13,8 +13,8 @@ from decoding_jax import programs, sampling
 import decoding_jax as dj
 from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from support import helpers
 from support import small_heads
 from support import tiny_models as tiny
@@ -97,15 +97,8 @@ def p_value_of_chunks():
       jax.random.key(2), np.tile(CONTEXT, (TEXTS, 1)).astype(np.int32),
       np.full(TEXTS, len(CONTEXT)), method=dj.methods.speculative(2),
       max_new_tokens=TEXT, rows=64, prefill_chunk=3, **given)
-  counts = np.zeros((4,) * TEXT)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, len(CONTEXT):].T), 1)
-  texts = np.array([(*CONTEXT, *x) for x in np.ndindex(counts.shape)], np.int32)
-  logits = transformer.causal_logits(given["target"], given["target_params"],
-                                     texts)[:, len(CONTEXT) - 1:-1]
-  told = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)),
-                            texts[:, len(CONTEXT):, None], 2)
-  probs = np.exp(told.astype(np.float64).sum((1, 2))).reshape(counts.shape)
-  return exactness.p_value(counts, probs / probs.sum())
+  model = tiny.Model(given["target"], given["target_params"])
+  return helpers.p_value_of_model(model, CONTEXT, out.tokens)
 
 
 @pytest.mark.long

@@ -11,8 +11,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.kernels import random
+from decoding_jax.testing import exactness
 from library.search.lookahead import test_cdlh as cdlh
-from models.testing import exactness
 from support import lookahead_reference as reference
 from support import helpers
 from support import arena_reference
@@ -266,19 +266,3 @@ def test_rows_that_make_room_for_others():
       reward=tiny.table_reward(), reward_params=1.0,
       constraints=cdlh.values(1)[SOME], eos_id=cdlh.EOS)
   helpers.check_same(queued, run(method))
-
-
-@pytest.mark.parametrize("make, arguments, words", [
-    (dj.methods.a_star, dict(num_children=0), "num_children=0"),
-    (dj.methods.a_star, dict(path_weight=-1.0), "path_weight=-1.0"),
-    (dj.methods.a_star, dict(step_end=("x",)), "step_end="),
-    (dj.methods.lite_search, dict(max_budget=1), "max_budget=1: an integer fr"),
-    (dj.methods.lite_search, dict(confidence=2.0), "confidence=2.0"),
-    (dj.methods.pg_td, dict(simulations=0), "simulations=0"),
-    (dj.methods.pg_td, dict(base=0.0), "base=0.0")])
-def test_options(make, arguments, words):
-  base = {dj.methods.a_star: dict(num_children=2, step_length=2, expansions=2),
-          dj.methods.lite_search: dict(step_length=2),
-          dj.methods.pg_td: {}}[make]
-  with pytest.raises(ValueError, match=words):
-    make(**{**base, **arguments})

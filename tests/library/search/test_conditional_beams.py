@@ -157,17 +157,3 @@ def test_beams_are_ranked_by_the_reward():
     assert sorted(beams(out, row)) == sorted(expected)
     differs += best != expected[0]
   assert differs and (out.stats.extra["reward_calls"] == 4).all()
-
-
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.conditional_beam_search(0, 1), "num_beams=0"),
-    (lambda: dj.methods.conditional_beam_search(1, 0), "num_candidates=0"),
-    (lambda: dj.methods.conditional_beam_search(1, 1, "x"), "weight='x'"),
-    (lambda: rewarded(dj.methods.conditional_beam_search(1, V + 1), table()),
-     "5 siblings"),
-    (lambda: dj.methods.beam_search(2, rank="length"), "rank='length': one of"),
-    (lambda: dj.methods.beam_search(2, 1.0, "reward"), "length_penalty=1.0")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

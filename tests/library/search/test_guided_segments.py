@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import EOS, ROWS, search, table, texts
+from support.search_reference import EOS, ROWS, table, texts
 
 SIZE, NEW, STEPS, BETA, U = 3, 3, 2, 1.5, 0.2
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
@@ -186,15 +186,3 @@ def test_a_transformer_and_its_caches():
     np.testing.assert_array_equal(out.tokens[row], rolled.tokens[0])
     np.testing.assert_array_equal(out.stats.target_calls[row],
                                   rolled.stats.target_calls[0])
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.gsi(0, 2), "num_samples=0: a positive integer"),
-    (lambda: dj.methods.gsi(2, 0), "segment=0"),
-    (lambda: dj.methods.gsi(2, 2, 0.0), "reward_weight=0.0"),
-    (lambda: dj.methods.gsi(2, 2, threshold="x"), "threshold='x'"),
-    (lambda: dj.methods.gsi(2, 2, end=0.5), "end=0.5: the id"),
-    (lambda: search(dj.methods.gsi(2, 2), table()), "reward=None")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -9,8 +9,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search import texts as texts_lib
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import (V, beams, draw, grown, grown_by_length,
@@ -252,24 +252,6 @@ def test_a_budget_of_one_token():
   assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
       models.target, tiny.PROMPTS, tiny.LENGTHS, 1)
   assert out.stats.target_calls.tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.beam_search(0), "num_beams=0: a positive integer"),
-    (lambda: dj.methods.stochastic_beam_search(1.5), "num_beams=1.5"),
-    (lambda: dj.methods.best_of_n(-1), "num_samples=-1"),
-    (lambda: dj.methods.diverse_beam_search(4, 3), "num_groups=3: a divisor"),
-    (lambda: dj.methods.beam_search(2, length_penalty="x"),
-     "length_penalty='x'"),
-    (lambda: dj.methods.diverse_beam_search(4, 2, diversity=-1.0),
-     "diversity=-1.0"),
-    (lambda: search(dj.methods.beam_search(V + 1), table()), "5 siblings"),
-    (lambda: search(dj.methods.stochastic_beam_search(2), table(),
-                    sampling=dj.Sampling(0.0)), "temperatures above 0"),
-    (lambda: search(dj.methods.best_of_n(2), table()), "reward=None")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()
 
 
 REORDERING = [dj.methods.segment_search(2, 2, 3),

@@ -75,12 +75,3 @@ def test_fewer_texts_than_beams():
   scores = np.asarray(out.stats.extra["beam_scores"])
   assert np.isfinite(scores).sum(axis=1).tolist() == [2] * cdlh.ROWS
   assert not np.isnan(scores).any()
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (dict(num_beams=0), "num_beams=0"), (dict(lookahead=0), "lookahead=0"),
-    (dict(reward_weight=float("inf")), "reward_weight=inf")], ids=str)
-def test_options(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.deal(**{"num_beams": 2, "num_candidates": 2, "lookahead": 2,
-                       **arguments})

@@ -9,10 +9,10 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search import awrs, particles
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import (beams, draw, EOS, search, table, texts, V)
+from support.search_reference import beams, draw, EOS, table, texts, V
 
 VALUES = np.random.default_rng(1).normal(size=tiny.STATES).astype(np.float32)
 # Standard errors; stated in advance, by chance one of 1e6 is larger.
@@ -245,14 +245,3 @@ def test_awrs_weighs_texts_whose_prefixes_pass():
   dead = out.stats.extra["log_normalizer"] == -np.inf
   ends = out.tokens[np.arange(SOME), out.lengths - 1] == EOS
   assert ends[~dead].any() and not np.isnan(out.log_probs).any()
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.particles(0), "num_particles=0: a positive integer"),
-    (lambda: dj.methods.particles(2, resample_below=1.5), "resample_below=1.5"),
-    (lambda: dj.methods.particles(2, constraint="x"), "constraint"),
-    (lambda: dj.methods.awrs(2, threshold=None), "threshold=None"),
-    (lambda: search(dj.methods.particles(2), table()), "reward=None")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

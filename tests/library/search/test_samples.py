@@ -10,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search import texts as texts_lib, votes
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import (beams, draw, EOS, LENGTH, ROWS, search,
@@ -245,16 +245,3 @@ def test_types_under_other_settings_of_jax(method):
   for setting in (jax.enable_x64(True), jax.numpy_dtype_promotion("strict")):
     with setting:
       assert trace() == expected
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.samples(0), "num_samples=0: a positive integer"),
-    (lambda: dj.methods.samples(2, answer_after=-1), "answer_after=-1: the id"),
-    (lambda: dj.methods.first_finish(2, 3), "num_finished=3: at most"),
-    (lambda: dj.methods.segment_search(2, 0, 1), "num_samples=0"),
-    (lambda: dj.methods.segment_search(2, 1, 0), "segment=0"),
-    (lambda: search(dj.methods.segment_search(2, 1, 1), table()),
-     "reward=None")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -7,11 +7,11 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import beam as beam_lib
+from decoding_jax.testing import exactness
 from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.search import relaxed_beams
 from decoding_jax.search import texts as texts_lib
-from models.testing import exactness
 from support import tiny_models as tiny
 
 METHOD, BEAMS = dj.methods.at_speed(2, 4, 3), dj.methods.beam_search(2)
@@ -199,14 +199,3 @@ def test_slots_of_a_block_are_moved():
   np.testing.assert_allclose(found.keys[0], keys, rtol=1e-6)
   np.testing.assert_allclose(found.values[0], values, rtol=1e-6)
   np.testing.assert_allclose(found.features["own"], features, rtol=1e-6)
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.at_speed(3, 2, 1), "draft_beams=2: at least num_b"),
-    (lambda: dj.methods.at_speed(2, 2, 1, 1.0, True), "relaxed=True, length_p"),
-    (lambda: dj.methods.at_speed(1, 1, 0), "depth=0: a positive integer"),
-    (lambda: generate(dj.methods.at_speed(2, 14, 1), tiny.llama_models()),
-     "14 siblings")])
-def test_errors(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import acceptance_bounds
 from support import enumerated_trees
 from support import helpers

@@ -14,7 +14,7 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.verifiers import conditional_transport, traversal
-from models.testing import drafter_conformance, exactness
+from decoding_jax.testing import drafter_conformance, exactness
 from support import acceptance_bounds, enumerated_trees, helpers
 
 V, ROWS, LENGTH = 4, 50_000, 4

@@ -11,8 +11,8 @@ import pytest
 from decoding_jax import sampling
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import exactness
 from decoding_jax.types import NONE, Draws
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 

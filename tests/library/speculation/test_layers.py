@@ -76,20 +76,18 @@ def test_equal_distributions_accept_a_leaf():
 def test_joint_distribution_of_texts(method):
   """The shape of a beam depends on what is drawn, and is not enumerated."""
   target, draft = exactness.random_tables(V)
-  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
-  assert 1 < np.mean(stats.target_calls) < LENGTH
+  found = dj.testing.assert_exact(method, target, draft, rows=ROWS,
+                                  length=LENGTH)
+  assert 1 < found.target_calls < LENGTH
 
 
 def test_control_texts_of_greedy_drafts():
   target, draft = exactness.random_tables(V)
   pair = dj.Pair(dj.methods.rsd_c((2, 2), "conditional_ot").sampled.drafter,
                  layers.verifier())
-  counts, _ = exactness.frequencies(dj.Method("wrong", pair, pair), target,
-                                    draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+  found = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
+                           rows=ROWS, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_wrong_pairs_are_refused():

@@ -8,7 +8,7 @@ from decoding_jax import metrics
 from decoding_jax import sampling
 import decoding_jax as dj
 from decoding_jax.speculation import parallel_chain, verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import rounds_of_tables
 from support import tiny_models as tiny
@@ -113,10 +113,3 @@ def test_latency_is_simulated():
   np.testing.assert_array_equal(
       metrics.parallel_latency(np.array([4, 1]), np.array([12, 3]), 0.5),
       [6, 1.5])
-
-
-def test_depths_that_cannot_be():
-  for depth, message in ((1, "depth=1: at least 2"), (0, "depth=0"),
-                         (2.5, "depth=2.5")):
-    with pytest.raises(ValueError, match=message):
-      dj.methods.pearl(depth)

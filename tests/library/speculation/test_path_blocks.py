@@ -10,8 +10,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation.verifiers import path_blocks, traversal
+from decoding_jax.testing import exactness
 from decoding_jax.types import DraftTree
-from models.testing import exactness
 from support import acceptance_bounds, enumerated_trees, helpers
 from support.example_methods import each
 

@@ -7,7 +7,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.speculation import prepared_chains, rounds, verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import on_roles
 from support import rounds_of_tables
@@ -112,12 +112,3 @@ def test_the_token_after_a_chain_is_drawn_of_the_target():
   tokens, accepted = rounds.verify(
       verifiers.match(), jax.random.key(0), logits, warper, chain, 2)
   assert accepted == 2 and tokens.tolist() == [1, 2, 0]
-
-
-def test_sizes_that_cannot_be():
-  for sizes, message in (((0, 1), "depth=0"), ((2, 0), "guesses=0"),
-                         ((2, 1.5), "guesses=1.5"),
-                         ((2, (2, 1)), "depth . 1 = 3 of them"),
-                         ((1, (2, 0)), "guesses=0")):
-    with pytest.raises(ValueError, match=message):
-      dj.methods.ssd(*sizes)

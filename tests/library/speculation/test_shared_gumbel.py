@@ -13,8 +13,8 @@ from decoding_jax.speculation import shared_noise
 from decoding_jax.speculation.verifiers import shared_gumbel
 from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import drafter_conformance, exactness
 from models import tabular
-from models.testing import drafter_conformance, exactness
 from support import helpers
 
 NAME = "shared_gumbel"
@@ -104,10 +104,9 @@ def test_control_noise_that_is_used_again(monkeypatch):
       expanders.product_tree((2, 1), dj.Draws.SHARED_NOISE))
   pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
   target, draft = exactness.random_tables(4)
-  counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,
-                                    draft, 20_000, 4)
-  probs = exactness.joint_distribution(target, 0, 4)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+  found = dj.testing.check(dj.Method("reused", pair, pair), target, draft,
+                           rows=20_000, length=4)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_children_keep_the_contract_of_drafters():

@@ -18,7 +18,7 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation.verifiers import paths as paths_lib
 from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.speculation import verifiers
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support.enumerated_trees import (continued, joint_distribution, run, shape,
                                       static_trees, wrong)
 from support.example_methods import each
@@ -126,10 +126,8 @@ def test_expected_tokens(children):
 @each([dj.methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
 def test_joint_distribution_of_a_beam(method, draft_sampling):
   target, draft = exactness.random_tables(4, 0, 0)
-  counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH,
-                                    draft_sampling=draft_sampling)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+  dj.testing.assert_exact(method, target, draft, rows=ROWS, length=LENGTH,
+                          draft_sampling=draft_sampling)
 
 
 def test_equal_distributions_accept_the_first_leaf():
@@ -143,10 +141,8 @@ def test_nothing_drafted():
   """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
   pair = verifiers.pair(expanders.gumbel_top_k(()), traversal.verifier())
-  counts, _ = exactness.frequencies(dj.Method("none", pair, None), target,
-                                    draft, ROWS, 2)
-  probs = exactness.joint_distribution(target, 0, 2)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+  dj.testing.assert_exact(dj.Method("none", pair, None), target, draft,
+                          rows=ROWS, length=2)
 
 
 def test_verdict_of_every_node():

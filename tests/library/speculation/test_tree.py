@@ -1,4 +1,4 @@
-"""Layouts, ancestor masks and children."""
+"""Layouts, ancestor masks and children; trees of any shape."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import DraftTree, Layout, NONE
+from decoding_jax.types import DraftTree, FreeLayout, Layout, NONE
 
 LAYOUTS = [Layout((), ()), Layout((1,), (1,)), Layout((1, 1, 1), (1, 1, 1)),
            Layout((2, 4), (2, 2)), Layout((3, 3), (3, 3)),
@@ -49,10 +49,10 @@ def test_product_layout(branching, widths):
   assert tree_lib.product_layout(branching) == Layout(widths, branching)
 
 
-@pytest.mark.parametrize("width, depth, widths", [
-    (1, 1, (1,)), (3, 1, (3,)), (2, 3, (2, 2, 2))])
-def test_beam_layout(width, depth, widths):
-  assert tree_lib.beam_layout(width, depth) == Layout(widths, widths)
+def test_beam_layout():
+  for width, depth, widths in ((1, 1, (1,)), (3, 1, (3,)), (2, 3, (2, 2, 2)),
+                               (np.int64(2), 1, (2,))):
+    assert tree_lib.beam_layout(width, depth) == Layout(widths, widths)
 
 
 def test_layouts_are_hashable_numbers():
@@ -70,27 +70,15 @@ def test_sizes_must_be_positive_integers(value):
       make()
 
 
-def test_numpy_integers_are_integers():
-  assert tree_lib.beam_layout(np.int64(2), 1) == Layout((2,), (2,))
-
-
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_sizes_of_a_layout(layout):
+def test_sizes_slices_and_depths_of_a_layout(layout):
   assert tree_lib.depth(layout) == len(layout.widths)
   assert tree_lib.num_nodes(layout) == sum(layout.widths)
   assert tree_lib.max_branching(layout) == max((0, *layout.branching))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_level_slices_follow_each_other(layout):
   slices = tree_lib.level_slices(layout)
   assert [s.stop - s.start for s in slices] == [1, *layout.widths]
   nodes = [i for s in slices for i in range(s.start, s.stop)]
   assert nodes == list(range(1 + sum(layout.widths)))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_depths_equal_a_walk(layout):
   parents = random_parents(np.random.default_rng(0), layout)
   walked = [len(ancestors(parents, i)) - 1 for i in range(len(parents))]
   np.testing.assert_array_equal(tree_lib.depths(layout), walked)
@@ -165,12 +153,54 @@ def test_children_keep_draw_order(layout, seed):
     assert slots == size
 
 
-def test_invalid_children_are_left_out():
+def test_invalid_children_are_left_out_and_leaves_have_none():
   tree = make_tree([NONE, 0, 0, 0], [True, True, False, True])
   assert children(tree, 3, 0) == ([1, 3], 3)
-
-
-def test_a_leaf_has_no_children():
   tree = make_tree([NONE, 0, 0, 2, 2])
   assert children(tree, 2, 1) == ([], 2)
   assert children(tree, 2, 2) == ([3, 4], 2)
+
+
+PARENTS = [[NONE, 0, 0, 1, 3, 2, 0], [NONE, 0, 1, 2, 3, 4, 5]]
+VALID = [[True, True, False, True, True, True, True],
+         [True, True, True, False, True, True, True]]
+
+
+def free_tree():
+  tokens = jnp.arange(14).reshape(2, 7)
+  return tree_lib.from_parents(tokens, jnp.array(PARENTS), jnp.array(VALID))
+
+
+def test_masks_positions_and_validity_of_free_trees():
+  found = free_tree()
+  for row, parents in enumerate(PARENTS):
+    for node in range(7):
+      above, at = set(), node
+      while at != NONE:
+        above.add(at)
+        at = parents[at]
+      assert set(np.flatnonzero(found.mask[row, node])) == above
+  assert tree_lib.positions(found).tolist() == [[0, 1, 1, 2, 3, 2, 1],
+                                                [0, 1, 2, 3, 4, 5, 6]]
+  # What hangs from an invalid node is not valid.
+  assert found.valid.tolist() == [
+      [True, True, False, True, True, False, True],
+      [True, True, True, False, False, False, False]]
+
+
+def test_levels_and_free_trees_have_the_same_positions():
+  layout = tree_lib.static_layout(((2,), (1, 2)))
+  parents = jnp.array([[NONE, 0, 0, 1, 2, 2]])
+  found = tree_lib.from_parents(jnp.zeros((1, 6), jnp.int32), parents,
+                                jnp.ones((1, 6), bool))
+  assert tree_lib.positions(found)[0].tolist() == (
+      tree_lib.depths(layout).tolist())
+
+
+def test_sizes_of_a_free_layout():
+  layout = tree_lib.free_layout(9, 4, 3)
+  assert layout == FreeLayout(9, 4, 3)
+  assert (tree_lib.num_nodes(layout), tree_lib.depth(layout),
+          tree_lib.max_branching(layout)) == (9, 4, 3)
+  with pytest.raises(ValueError, match="depth=0: a positive integer"):
+    tree_lib.free_layout(9, 0, 3)

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import sampling
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from decoding_jax.types import Pair
-from models.testing import exactness
 from support import helpers
 
 TOLERANCE = 1e-12
@@ -57,27 +56,19 @@ def test_disjoint_supports_reject_everything(name):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_equal_distributions_accept_the_first_child(name):
-  target, _ = distributions(4, 0)
-  _, some = enumerate_distribution(name, target, target, 1)
-  np.testing.assert_allclose(some, 1, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("name", RULES)
 def test_one_child_is_plain_rejection(name):
-  target, draft = distributions(5, 1)
-  _, some = enumerate_distribution(name, target, draft, 1)
-  np.testing.assert_allclose(some, np.minimum(target, draft).sum(),
-                             atol=TOLERANCE)
-
-
-def test_two_of_two_without_replacement_always_accept():
-  target, draft = distributions(2, 0)
-  _, some = enumerate_distribution("without replacement", target, draft, 2)
-  np.testing.assert_allclose(some, 1, atol=TOLERANCE)
+  """Equal distributions accept it always."""
+  for target, draft in (distributions(5, 1), distributions(4, 0)[:1] * 2):
+    _, some = enumerate_distribution(name, target, draft, 1)
+    np.testing.assert_allclose(some, np.minimum(target, draft).sum(),
+                               atol=TOLERANCE)
 
 
 def test_without_replacement_accepts_most():
+  """Of two of two tokens always one."""
+  _, some = enumerate_distribution("without replacement", *distributions(2, 0),
+                                   2)
+  np.testing.assert_allclose(some, 1, atol=TOLERANCE)
   target, draft = distributions(5, 0)
   accepted = {
       name: enumerate_distribution(name, target, draft, 3)[1] for name in RULES
@@ -95,35 +86,22 @@ def test_k_seq_division_solves_its_equation():
   assert 1 - (1 - beta)**3 <= rho * beta
 
 
-def wrong(probs, target):
-  return np.abs(probs - target).max() > 1e-3
-
-
-def test_control_sorted_siblings_change_the_distribution():
+@pytest.mark.parametrize("verified, drawn", [
+    # Sorted siblings, the most probable ones, and the wrong replacement.
+    ("without replacement", lambda draft: [
+        (tuple(sorted(x)), p)
+        for x, p in helpers.ordered_draws(draft, 2, False)]),
+    ("without replacement", lambda draft: [
+        (tuple(np.argsort(-draft)[:2].tolist()), 1.0)]),
+    *((verified, lambda draft, again=again: list(helpers.ordered_draws(
+        draft, 2, again))) for verified, again in (
+            ("without replacement", True), ("with replacement", False),
+            ("k_seq", False)))])
+def test_control_other_draws_change_the_distribution(verified, drawn):
   target, draft = distributions(4, 0)
-  draws = [(tuple(sorted(x)), p)
-           for x, p in helpers.ordered_draws(draft, 2, False)]
-  probs, _ = helpers.enumerate_rule(RULES["without replacement"][0], target,
-                                    draft, draws, 2)
-  assert wrong(probs, target)
-
-
-@pytest.mark.parametrize("drawn, verified",
-                         [(True, "without replacement"),
-                          (False, "with replacement"), (False, "k_seq")])
-def test_control_wrong_replacement_changes_the_distribution(drawn, verified):
-  target, draft = distributions(4, 0)
-  draws = list(helpers.ordered_draws(draft, 2, drawn))
-  probs, _ = helpers.enumerate_rule(RULES[verified][0], target, draft, draws, 2)
-  assert wrong(probs, target)
-
-
-def test_control_top_k_children_change_the_distribution():
-  target, draft = distributions(4, 0)
-  draws = [(tuple(np.argsort(-draft)[:2].tolist()), 1.0)]
-  probs, _ = helpers.enumerate_rule(RULES["without replacement"][0], target,
-                                    draft, draws, 2)
-  assert wrong(probs, target)
+  probs, _ = helpers.enumerate_rule(RULES[verified][0], target, draft,
+                                    drawn(draft), 2)
+  assert np.abs(probs - target).max() > 1e-3
 
 
 def test_worked_example_of_the_docstring():
@@ -151,7 +129,7 @@ def test_residual_without_mass_keeps_the_distribution(name):
   np.testing.assert_array_equal(rest, probs)
 
 
-def test_match_follows_the_best_token():
+def test_match_follows_the_best_token_and_nothing_impossible():
   target = jnp.array([0.0, 1.0, 0.0])
   rule = verifiers.match().rule
   valid = jnp.array([True, True])
@@ -160,9 +138,7 @@ def test_match_follows_the_best_token():
   np.testing.assert_array_equal(rest, target)
   assert rule(None, target, None, jnp.array([2, 0]), valid)[0] == -1
   assert rule(None, target, None, jnp.array([2, 1]), ~valid)[0] == -1
-
-
-def test_zero_uniform_does_not_accept_what_cannot_be():
+  # A uniform of zero does not accept what cannot be.
   rank, _ = verifiers.recursive(False).rule(
       jnp.zeros(1), jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]),
       jnp.array([1]), jnp.array([True]))
@@ -235,12 +211,6 @@ def test_aliases_are_the_same_method():
 def test_right_pairs_are_not(drafter, rule):
   assert verifiers.pair(drafter, OF_PAIRS[rule]) == Pair(
       drafters.of_model(drafter), OF_PAIRS[rule])
-
-
-def test_residual_is_normalised():
-  rest = sampling.residual(jnp.array([0.5, 0.3, 0.2]),
-                           jnp.array([0.1, 0.7, 0.2]))
-  np.testing.assert_allclose(rest, [1, 0, 0])
 
 
 # Children that nobody has drawn: any tokens, twins among them, some not valid.

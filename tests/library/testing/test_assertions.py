@@ -78,7 +78,7 @@ def test_any_sampler():
     return jnp.stack(texts, axis=1)
 
   report = dj.testing.assert_exact(sampler, target=target, length=3)
-  assert "would have found" in str(report) and report.smallest_bias < 0.02
+  assert "would have detected" in str(report) and report.smallest_bias < 0.02
   with pytest.raises(AssertionError, match="given tables, tokens"):
     dj.testing.assert_exact(lambda *args: sampler(*args, 0.1), target=target,
                             length=3)

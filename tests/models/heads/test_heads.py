@@ -15,13 +15,12 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import feature_head
+from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
 from models.heads import chimera
 from models.heads import clover
 from models.heads import eagle
 from models.heads import hydra
-from models.testing import drafter_conformance
-from models.testing import exactness
 from models.transformer import quantization
 from support import helpers
 from support import small_heads

@@ -12,10 +12,9 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import drafter_conformance, exactness
 from models.heads import prompt_tokens
-from models.testing import drafter_conformance
-from models.testing import exactness
-from support import small_texts
+from support import helpers
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
@@ -38,7 +37,8 @@ def p_value(method):
   out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
                     np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
                     **models())
-  return small_texts.p_value(_CONFIG, (1, 2), out.tokens), out.stats
+  return helpers.p_value_of_model(tiny.random_model(_CONFIG), (1, 2),
+                                  out.tokens), out.stats
 
 
 def test_texts_have_the_distribution_of_the_target():

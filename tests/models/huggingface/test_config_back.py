@@ -117,7 +117,7 @@ def test_every_family_has_a_published_config_and_a_tensor_table():
 def test_one_base_for_both_types_of_layers(tmp_path):
   config = llamas("olmo3", reordered_norm=True, joint_qk_norm=True, window=5,
                   full_every=2)
-  with pytest.raises(ValueError, match="rope_local_theta=0.0 has no place"):
+  with pytest.raises(ValueError, match="rope_local_theta=0.0 does not fit"):
     hf_config.fields(config)
   config = dataclasses.replace(config, rope_local_theta=config.rope_theta)
   assert back(tmp_path, config) == config
@@ -138,25 +138,25 @@ def test_long_texts_with_factors_of_their_own(tmp_path):
     (llamas("mine"), "family='mine' is none that is written; one of "),
     (tiny.GEMMA, "attn_logit_softcapping=3.0 of gemma3_text"),
     (dataclasses.replace(TINY_GEMMA, embedding_scale=1.0),
-     "embedding_scale=1.0 has no place in .* of type gemma3_text; 4.0 has"),
-    (llamas("llama", qk_norm=True), "qk_norm=True has no place in .* of type "
-     "llama; False has. Another `family` may have it"),
+     "embedding_scale=1.0 does not fit .* of type gemma3_text; 4.0 does"),
+    (llamas("llama", qk_norm=True), "qk_norm=True does not fit .* of type "
+     "llama; False does. Another `family` may fit"),
     (llamas("llama", sandwich_norm=True), "sandwich_norm=True"),
     (llamas("llama", bias=True), "bias=True"),
     (dataclasses.replace(tiny.GPT_2, bias=False), "bias=False"),
     (llamas("qwen2", qkv_bias=True, feed_forward_bias=True),
      "feed_forward_bias=True"),
     (dataclasses.replace(tiny.NEOX, feed_forward_bias=False),
-     "feed_forward_bias=False has no place in .* of type gpt_neox"),
-    (llamas("llama", rope_part=0.5), "rope_part=0.5 has no place"),
+     "feed_forward_bias=False does not fit .* of type gpt_neox"),
+    (llamas("llama", rope_part=0.5), "rope_part=0.5 does not fit"),
     (llamas("llama", **_YARN, max_length=63),
-     "max_length=63 has no place in .* of type llama; 64 has"),
+     "max_length=63 does not fit .* of type llama; 64 does"),
     (dataclasses.replace(tiny.MIXTRAL, normalize_experts=False),
-     "normalize_experts=False has no place in .* of type mixtral"),
+     "normalize_experts=False does not fit .* of type mixtral"),
     (llamas("qwen2_moe", shared_dim=8, window=5, **_EXPERTS),
      "use_sliding_window=True of qwen2_moe"),
     (llamas("llama", outputs=1), "outputs=1"),
-    (tiny.OPT, "num_kv_heads=2 has no place in .* of type opt; 4 has"),
+    (tiny.OPT, "num_kv_heads=2 does not fit .* of type opt; 4 does"),
 ])
 def test_what_the_family_has_not_is_refused(config, message):
   with pytest.raises(ValueError, match=message):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.testing import conformance
 from models import checkpoints
 from models import transformer
 from models.heads import mtp
@@ -19,7 +20,6 @@ from models.huggingface import block_scales
 from models.huggingface import config as hf_config
 from models.huggingface import heads
 from models.huggingface import tensor_files
-from models.testing import conformance
 from support import decoder_reference
 from support import published_configs as published
 from support import published_heads as hf
@@ -223,7 +223,7 @@ def test_logits_of_texts_and_trees(tmp_path, variant):
   logits, _ = tiny.causal(ours, TOKENS)
   error = np.abs(logits - expected).max() / np.abs(expected).max()
   assert error < TOLERANCE, error
-  conformance.check(*ours, lambda _, tokens: jax.pure_callback(
+  conformance.check_model(*ours, lambda _, tokens: jax.pure_callback(
       functools.partial(their_logits, theirs),
       jax.ShapeDtypeStruct((*tokens.shape, 29), jnp.float32), tokens))
   config = checkpoints.architecture(tmp_path / "theirs")

@@ -504,14 +504,14 @@ def test_scanned_layers_are_stacked_as_they_are_read(tmp_path, monkeypatch):
   before = {id(x) for x in jax.live_arrays()}
   bytes_ = lambda: sum(x.nbytes for x in jax.live_arrays()
                        if id(x) not in before)
-  most, place = [], quantization.place
+  most, put = [], quantization.to_devices
 
   def spy(*args):
-    found = place(*args)
+    result = put(*args)
     most.append(bytes_())
-    return found
+    return result
 
-  monkeypatch.setattr(quantization, "place", spy)
+  monkeypatch.setattr(quantization, "to_devices", spy)
   _, params = checkpoints.from_hf(tmp_path / "hf", scan_layers=True)
   size = sum(x.nbytes for x in jax.tree.leaves(params))
   layers = sum(x.nbytes for x in jax.tree.leaves(params["layers"]))

@@ -8,8 +8,8 @@ import tokenizers as tokenizers_lib
 from tokenizers import decoders
 
 import decoding_jax as dj
+from decoding_jax.testing import exactness
 from models import tabular
-from models.testing import exactness
 from models.text import tokenizers
 from models.text import vocab_mapping
 from support import helpers

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax.testing import conformance
 from models import transformer
-from models.testing import conformance
 from support import tiny_models as tiny
 
 LLAMA = dataclasses.replace(tiny.LLAMA, num_layers=3)
@@ -44,7 +44,7 @@ def test_scanned_layers_keep_the_contract():
   target = tiny.random_model(config)
   lm = transformer.early_exit(config, 2)
   assert lm is transformer.early_exit(config, 2)
-  conformance.check(lm, target.params)
+  conformance.check_model(lm, target.params)
 
 
 def test_scanned_parameters_are_not_copied():

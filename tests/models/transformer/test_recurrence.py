@@ -12,14 +12,13 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import cache_growth
 from decoding_jax.runtime import prefill
+from decoding_jax.testing import conformance, exactness
 from decoding_jax.validation import memory
 from models import cacheless
 from models import guided
 from models import transformer
 from models.heads import eagle
 from models.heads.parts import formats
-from models.testing import conformance
-from models.testing import exactness
 from models.transformer import language_models
 from support import helpers
 from support import published_configs
@@ -134,7 +133,7 @@ def test_a_path_is_committed_at_once_or_in_parts(target):
 
 @BOTH
 def test_conformance_and_a_state_that_is_forgotten(target):
-  conformance.check(*target, plain(target.lm))
+  conformance.check_model(*target, plain(target.lm))
 
   def forgetful(params, tokens, positions, cache, *others):
     states = jax.tree.map(jnp.zeros_like, cache.states)
@@ -142,8 +141,8 @@ def test_conformance_and_a_state_that_is_forgotten(target):
                              cache.replace(states=states), *others)
 
   with pytest.raises(AssertionError, match="forward of a tree"):
-    conformance.check(target.lm._replace(forward=forgetful), target.params,
-                      plain(target.lm))
+    conformance.check_model(target.lm._replace(forward=forgetful),
+                            target.params, plain(target.lm))
 
 
 def check_same_texts(method, temperature, models=(TARGET, DRAFT)):

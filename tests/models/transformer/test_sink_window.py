@@ -12,8 +12,8 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from models import transformer
-from models.testing import exactness
 from models.transformer import sink_window
 from support import helpers
 from support import tiny_models as tiny

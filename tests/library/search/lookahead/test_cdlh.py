@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models.testing import exactness
+from decoding_jax.testing import exactness
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
 
@@ -221,18 +221,6 @@ def test_other_values_are_not_compiled_anew():
               constraints=values(9), reward_params=2.0)
   assert size() == before
   assert not np.array_equal(first.tokens, other.tokens)
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (dict(num_candidates=0), "num_candidates=0"),
-    (dict(lookahead=1.5), "lookahead=1.5"),
-    (dict(weight=2), "weight=2: one of 0, 1"),
-    (dict(reward_weight=float("nan")), "reward_weight=nan"),
-    (dict(rollout="both"), "rollout='both': one of 'target', 'draft'"),
-], ids=str)
-def test_options(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.cdlh(**{"num_candidates": 2, "lookahead": 2, **arguments})
 
 
 def test_it_is_greedy():

@@ -226,35 +226,6 @@ def test_extended_without_variants_is_cdsl():
   assert not np.array_equal(found.tokens, cdlh.run(make(commit="full")).tokens)
 
 
-@pytest.mark.parametrize("make_method", [
-    dj.methods.cdsl, dj.methods.cdsl_extended], ids=["cdsl", "extended"])
-@pytest.mark.parametrize("arguments, words", [
-    (dict(lookahead=0), "lookahead=0"),
-    (dict(acceptance_threshold=1.5), "acceptance_threshold=1.5.* from 0 to 1"),
-    (dict(reward_threshold="x"), "reward_threshold='x': a number"),
-    (dict(rollout="both"), "rollout='both': one of 'target', 'draft'"),
-], ids=str)
-def test_options(make_method, arguments, words):
-  with pytest.raises(ValueError, match=words):
-    make_method(**{"num_candidates": 2, "lookahead": 2, **arguments})
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (dict(commit="all"), "commit='all': one of 'prefix', 'rise', "),
-    (dict(width=0), "width=0"), (dict(tree="x"), "'rsd_s', 'rsd_c'"),
-    (dict(width=2, commit="full"), "commit of width > 1='full'"),
-    (dict(slack=-1), "slack=-1"),
-    (dict(commit_rollout="x"), "commit_rollout='x': one of False, True"),
-    (dict(low_acceptance="cdlh"), "low_acceptance='cdlh': one of"),
-    (dict(width=2, low_acceptance="prefix"), "low_acceptance of width > 1"),
-    (dict(commit_rollout=True, rollout="draft"), "rollout='draft'"),
-], ids=str)
-def test_options_of_variants(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.cdsl_extended(
-        **{"num_candidates": 2, "lookahead": 2, **arguments})
-
-
 def test_it_needs_a_drafter():
   target = cdlh.tables().target
   with pytest.raises(ValueError, match="draft=None: method cdsl"):

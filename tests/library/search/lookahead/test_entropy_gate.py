@@ -7,8 +7,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search.lookahead import entropy_gate
+from decoding_jax.testing import exactness
 from library.search.lookahead import test_cdlh as cdlh
-from models.testing import exactness
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
 
@@ -124,11 +124,3 @@ def test_fit_of_texts_that_are_all_right_or_wrong():
   assert fit([0.2, 1.0], [False, False]) == 0
   with pytest.raises(ValueError, match="entropies has shape \\(0,\\)"):
     fit([], [])
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (dict(num_candidates=0), "num_candidates=0"), (dict(lookahead=0), "lookah"),
-    (dict(threshold=-1.0), "threshold=-1.0")], ids=str)
-def test_options(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.adadec(**arguments)

@@ -1,7 +1,6 @@
-"""Best-first trees: the best nodes, exact texts, and a draft cache in step."""
+"""Best-first trees: the best nodes, and the trees of a beam."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +8,15 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, expanders, verifiers
+from decoding_jax.speculation import drafters, expanders
 from decoding_jax.speculation.drafters import best_first_trees
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import NONE
-from models.testing import drafter_conformance, exactness
+from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 
-V, ROWS, LENGTH = 4, 50_000, 4
-SIZES = dict(nodes=4, width=3, depth=2)
-METHOD = dj.methods.opt_tree(**SIZES)
+V = 4
 
 
 def grown_tree():
@@ -59,96 +56,21 @@ def test_of_equal_nodes_the_parent_is_kept():
   assert best_first_trees.best_nodes(totals, 4).tolist() == [[0, 1, 2, 3, 5]]
 
 
-def trees(drafter, table):
-  """The first tree of a text after token 0, and all nodes' probabilities."""
-  found = []
-
-  def propose(keys, context, state):
-    tree, pending = drafter.propose(keys, context, state)
-    jax.debug.callback(lambda tree: found.append(tree), tree)
-    return tree, pending
-
-  pair = verifiers.pair(drafter._replace(propose=propose), verifiers.match())
-  exactness.frequencies(dj.Method("spied", pair, pair), table, table, 1, 1)
-  jax.effects_barrier()
-  tree = jax.tree.map(np.asarray, found[0])
-  paths = []
-  for node in range(1, tree.tokens.shape[1]):
-    above = np.flatnonzero(tree.mask[0, node])
-    paths.append(tuple(tree.tokens[0, above[1:]].tolist()))
-  return tree, paths
-
-
 def test_a_beam_as_wide_as_the_tree_misses_nothing():
   table, _ = exactness.random_tables(V)
-  _, paths = trees(drafters.best_first(4, 4, 3), table)
-  chances = {}
-  for depth in (1, 2, 3):
-    for tokens in itertools.product(range(V), repeat=depth):
-      chances[tokens] = np.prod([table[a, b] for a, b in itertools.pairwise(
-          (0, *tokens))])
-  best = sorted(chances, key=chances.get, reverse=True)[:4]
-  assert set(paths) == set(best)
+  tree = helpers.first_tree(drafters.best_first(4, 4, 3), table)
+  assert {*helpers.paths(tree)} == helpers.best_paths(table, 4, 3)
 
 
 def test_with_all_nodes_it_is_the_beam():
   table, _ = exactness.random_tables(V)
-  found, paths = trees(drafters.best_first(6, 3, 2), table)
-  beam, expected = trees(drafters.of_model(expanders.top_beam(3, 2)), table)
-  assert paths == expected and len(set(paths)) == 6
+  found, beam = (helpers.first_tree(x, table) for x in (
+      drafters.best_first(6, 3, 2),
+      drafters.of_model(expanders.top_beam(3, 2))))
+  paths = helpers.paths(found)
+  assert paths == helpers.paths(beam) and len(set(paths)) == 6
   jax.tree.map(np.testing.assert_array_equal, found,
                beam.replace(log_probs=None))
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("zeros", [(0, 0), (1, 2)], ids=str)
-def test_joint_distribution(zeros):
-  target, draft = exactness.random_tables(V, *zeros)
-  counts, stats = exactness.frequencies(METHOD, target, draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
-  # Two calls and more, and some of their drafts are accepted.
-  assert 1 < np.mean(stats.target_calls) < LENGTH
-
-
-def test_control_children_taken_for_samples():
-  def propose(keys, context, state):
-    tree, pending = METHOD.sampled.drafter.propose(keys, context, state)
-    return tree.replace(log_probs=jnp.full(
-        (*tree.tokens.shape, V), -np.log(V))), pending
-
-  pair = dj.Pair(METHOD.sampled.drafter._replace(propose=propose),
-                 verifiers.recursive(replacement=False))
-  target, draft = exactness.random_tables(V)
-  counts, _ = exactness.frequencies(dj.Method("wrong", pair, pair), target,
-                                    draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
-
-
-def test_contract_of_drafters():
-  drafter_conformance.check_drafter(drafters.best_first(**SIZES), rows=200,
-                                    steps=2)
-
-
-def test_wrong_pairs_are_refused():
-  with pytest.raises(ValueError, match="Drafter.draws=ARBITRARY"):
-    dj.pair(drafters.best_first(**SIZES), verifiers.recursive(False))
-
-
-def test_a_draft_cache_in_step_accepts_whole_paths():
-  """The target, made certain of its tokens, drafts for itself.
-
-  The best path is in each tree then; with a wrong cache some would be missed.
-  """
-  lm, params = tiny.llama_models().target
-  certain = tiny.Model(lm, {**params, "head": 50 * params["head"]})
-  out = tiny.generate(METHOD, tiny.Models(certain, certain),
-                      sampling=dj.Sampling(0.0))
-  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
-      certain, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
-  np.testing.assert_array_equal(out.stats.target_calls,
-                                tiny.NEW / (1 + SIZES["depth"]))
 
 
 def test_with_all_nodes_texts_and_counts_are_those_of_the_beam():
@@ -163,13 +85,3 @@ def test_with_all_nodes_texts_and_counts_are_those_of_the_beam():
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), found,
                expected)
   assert (np.asarray(found.stats.accepted_by_depth).sum(axis=0)[1:] > 0).all()
-
-
-@pytest.mark.parametrize("sizes, words", [
-    ((0, 2, 2), "nodes=0: a positive integer"),
-    ((5, 2, 2), r"nodes=5: depth=2 to width \* depth=4"),
-    ((1, 2, 2), r"nodes=1: depth=2 to width \* depth=4"),
-    ((2, 2, "2"), "depth='2': a positive integer")])
-def test_wrong_sizes(sizes, words):
-  with pytest.raises(ValueError, match=words):
-    dj.methods.opt_tree(*sizes)

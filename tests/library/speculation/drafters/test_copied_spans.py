@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from models.testing import drafter_conformance
-from models.testing import exactness
+from decoding_jax.testing import drafter_conformance, exactness
 from support import head_states
 from support import helpers
 from support import tiny_models as tiny
@@ -24,11 +21,6 @@ SIBLINGS = dj.methods.copy_or_draft(1, copies=3, min_ngram=1, max_ngram=2,
                                     width=2)
 of_both = pytest.mark.parametrize("method", [METHOD, SIBLINGS],
                                   ids=["chain", "siblings"])
-
-
-@of_both
-def test_contract(method):
-  drafter_conformance.check_drafter(method.sampled.drafter, rows=50, steps=2)
 
 
 @of_both
@@ -118,13 +110,3 @@ def test_a_head_reads_what_was_copied():
   assert copied.any() and (counts > 3).any() and (counts.max(axis=1) < 4).any()
   state, _ = steps[-1]
   head_states.check(context, state, state.carry)
-
-
-def test_sizes_that_do_not_fit():
-  chain = expanders.top_k((1, 1))
-  for expander, sizes, problem in (
-      (chain, (1, 2, 3), "copies=1: 2 or more"),
-      (chain, (4, 3, 2), "max_ngram=2: 3 or more"),
-      (expanders.top_k((2, 1)), (4, 2, 3), "a chain is needed")):
-    with pytest.raises(ValueError, match=problem):
-      drafters.copied_or(expander, *sizes)

@@ -17,7 +17,7 @@ from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import best_first_trees
 from models import transformer
 from models.heads import medusa
-from support import small_texts
+from support import helpers
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
@@ -42,7 +42,8 @@ def p_value(method):
   out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
                     np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
                     **models())
-  return small_texts.p_value(_CONFIG, (1, 2), out.tokens), out.stats
+  return helpers.p_value_of_model(tiny.random_model(_CONFIG), (1, 2),
+                                  out.tokens), out.stats
 
 
 def test_texts_have_the_distribution_of_the_target():
@@ -101,16 +102,6 @@ def _probs(model, text):
   """Of the token after a text."""
   logits, _ = tiny.causal(model, np.array([text], np.int32))
   return np.asarray(jax.nn.softmax(logits[0, -1]))
-
-
-@pytest.mark.parametrize("sizes, message", [
-    (dict(branching=(3, 2), nodes=1, layers=1), "nodes=1: a number from 2"),
-    (dict(branching=(3, 2), nodes=10, layers=1), "nodes=10: a number from 2"),
-    (dict(branching=(3, 0), nodes=2, layers=1), "branching"),
-    (dict(branching=(3,), nodes=2, layers=0), "layers")])
-def test_sizes_that_cannot_be(sizes, message):
-  with pytest.raises(ValueError, match=message):
-    dj.methods.propd(**sizes)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

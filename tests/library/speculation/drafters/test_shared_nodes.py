@@ -12,9 +12,9 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, shared_nodes
+from decoding_jax.testing import exactness
 from decoding_jax.types import NONE
 from models import transformer
-from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
 
@@ -92,8 +92,7 @@ def test_rows_that_share_a_budget_are_independent():
   """One node for two rows, so that the draft of one takes that of the other."""
   target, draft = exactness.random_tables(3)
   found = texts_of_two_rows(make(0.5, 1, 2, "recursive"), 60_000, target, draft)
-  counts = np.zeros((3,) * 4)
-  np.add.at(counts, tuple(found.reshape(-1, 4).T), 1)
+  counts = exactness.count(found.reshape(-1, 4), 3)
   rows = [exactness.joint_distribution(target, first, 2) for first in (0, 1)]
   assert exactness.p_value(counts, np.multiply.outer(*rows)) > (
       exactness.MIN_P_VALUE)
@@ -168,17 +167,3 @@ def test_packed_nodes_are_scored_as_all_are(config):
   if not config.scan_layers:
     for x, y in zip(found[1].values, expected[1].values):
       same(jnp.moveaxis(x, 2, 1), jnp.moveaxis(y, 2, 1))
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (dict(nodes=0), "nodes=0: a number from 0.01 to 4"),
-    (dict(nodes=5), "nodes=5: a number from 0.01 to 4"),
-    (dict(most=1), "most=1: a number from 2 to 4"),
-    (dict(verification="conditional_ot"), "verification='conditional_ot'"),
-    (dict(verification="rheo"), "verification='rheo': one of 'match', 're"),
-    (dict(verification="layer"), "'match', 'recursive', 'traversal', 'shared"),
-    (dict(rank_temperature=0), "rank_temperature=0: a number from 0.01")],
-                         ids=str)
-def test_wrong_options(arguments, words):
-  with pytest.raises(ValueError, match=words):
-    make(**{"nodes": 2, "width": 2, "depth": 2, **arguments})

@@ -14,9 +14,8 @@ from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import union_of_trees
+from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import NONE
-from models.testing import drafter_conformance
-from models.testing import exactness
 from support import head_states
 from support import helpers
 from support import tiny_models as tiny
@@ -83,11 +82,6 @@ def test_the_union_has_each_text_once():
       if text is not None:
         assert union.mask[row, node].sum() == 1 + len(text)
   assert twins
-
-
-def test_contract():
-  drafter_conformance.check_drafter(
-      drafters.merged(PATHS, TABLE, LOOKUP), rows=20, steps=2)
 
 
 def test_joint_distribution():

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import pytest
 
+from decoding_jax.testing import conformance
 from models import cacheless
 from models import tabular
 from models import transformer
-from models.testing import conformance
 from support import tiny_models as tiny
 
 MODEL = tiny.random_model(tiny.LLAMA)
@@ -28,11 +28,11 @@ STATELESS = cacheless.language_model(plain, V, MODEL.lm.max_length)
 @pytest.mark.parametrize("lm", [MODEL.lm, STATELESS],
                          ids=["cached", "stateless"])
 def test_models_conform(lm):
-  conformance.check(lm, MODEL.params, plain)
+  conformance.check_model(lm, MODEL.params, plain)
 
 
 def test_tables_conform():
-  conformance.check(*tabular.TabularLM(jnp.eye(9)))
+  conformance.check_model(*tabular.TabularLM(jnp.eye(9)))
 
 
 def altered(**changes):
@@ -66,19 +66,20 @@ def forgetful(params, tokens, positions, cache, block, slot, mask):
 ], ids=["positions", "mask", "length", "slot", "forgetful"])
 def test_broken_models_are_told(lm, message):
   with pytest.raises(AssertionError, match=message):
-    conformance.check(lm, MODEL.params, plain)
+    conformance.check_model(lm, MODEL.params, plain)
 
 
 def test_another_function_is_told():
   with pytest.raises(AssertionError, match="forward of a tree"):
-    conformance.check(*tabular.TabularLM(jnp.eye(9)),
-                      lambda params, tokens: flat(2 * jnp.eye(9)[::-1], tokens))
+    conformance.check_model(
+        *tabular.TabularLM(jnp.eye(9)),
+        lambda params, tokens: flat(2 * jnp.eye(9)[::-1], tokens))
 
 
 def test_wrong_vocabularies_and_short_models_are_told():
   lm, params = tabular.TabularLM(jnp.eye(9))
   with pytest.raises(ValueError, match="V=9 tokens are needed"):
-    conformance.check(lm, params, lambda params, tokens: flat(
+    conformance.check_model(lm, params, lambda params, tokens: flat(
         jnp.ones((9, 5)), tokens))
   with pytest.raises(ValueError, match="max_length=12: at least 13"):
-    conformance.check(lm._replace(max_length=12), params)
+    conformance.check_model(lm._replace(max_length=12), params)

@@ -9,8 +9,8 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import drafter_conformance
 from decoding_jax.types import SAMPLED
-from models.testing import drafter_conformance
 
 TABLE = drafters.token_recycling((2, 2), 2)
 LOOKUP = drafters.prompt_lookup(2, 2, 2)
@@ -84,7 +84,7 @@ def orphaned(tree):
     (altered("valid", lambda x: x.astype(jnp.int32))(CHAIN),
      "DraftTree.valid: bool of shape"),
     (altered("log_probs", lambda x: None)(CHAIN),
-     "DraftTree.log_probs: float32 of shape .* and None was found"),
+     "DraftTree.log_probs: float32 of shape .* and None is given"),
     (altered("parents", lambda x: x.at[:, 1].set(2))(CHAIN),
      r"node 1: its parent must have a lower index \(found: 2\)"),
     (altered("mask", jnp.ones_like)(BEAM), "node 0: its mask must be itself"),

@@ -1,8 +1,8 @@
 """Tests whether a model keeps the contract of `decoding_jax.LanguageModel`.
 
 A model that misreads a mask or a position still writes text, without an error.
-`check` calls it in every way that the library does, and compares with whole
-texts.
+`check_model` calls it in every way that the library does, and compares with
+whole texts.
 """
 
 import functools
@@ -14,13 +14,12 @@ import numpy as np
 
 from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
-from models import transformer
 
 # Committed tokens of the rows, and the levels of a tree after them.
 _LENGTHS = np.array([1, 4, 6])
 _PARENTS = np.array([-1, 0, 0, 1, 1, 4, 3])
 _LEVELS = (1, 2, 2, 2)
-# Tokens of a part of the prefix; as many as of a level, to compile less.
+# Tokens of a part of the prefix; as many as a level has, to compile less.
 _PART = 2
 # The path of the tree that is committed, and slots of the cache.
 _PATH = np.array([0, 1, 4, 5])
@@ -36,8 +35,8 @@ class _Case(NamedTuple):
   plain: np.ndarray
 
 
-def check(lm: types.LanguageModel, params: types.Params, function=None,
-          tolerance: float = 1e-3, seed: int = 0):
+def check_model(lm: types.LanguageModel, params: types.Params, function=None,
+                tolerance: float = 1e-3, seed: int = 0):
   """Raises unless all ways of calling a model agree.
 
   Args:
@@ -60,7 +59,7 @@ def check(lm: types.LanguageModel, params: types.Params, function=None,
   rng = np.random.default_rng(seed)
   draw = lambda size: rng.integers(0, lm.vocab_size, (len(_LENGTHS), size))
   prefix, tree = draw(_LENGTHS.max()), draw(len(_PARENTS))
-  read = function or functools.partial(transformer.causal_logits, lm)
+  read = function or functools.partial(_causal_logits, lm)
   texts = np.array([[_text(row, prefix, tree, node) for node in range(
       len(_PARENTS))] for row in range(len(_LENGTHS))])
   plain = np.asarray(jax.jit(read)(params, jnp.asarray(
@@ -74,6 +73,15 @@ def check(lm: types.LanguageModel, params: types.Params, function=None,
   case = _Case(lm, params, prefix, tree, plain)
   for name, hint, call in _CALLS:
     _compare(name, hint, np.asarray(call(case), np.float32), plain, tolerance)
+
+
+def _causal_logits(lm, params, tokens):
+  """Returns logits `[n, L, V]` of whole texts, each one block."""
+  empty, length = lm.init_cache(len(tokens), 0), tokens.shape[1]
+  return lm.forward(
+      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape), empty,
+      cache_lib.init_block(empty, length), 0, jnp.broadcast_to(
+          jnp.tri(length, dtype=bool), (len(tokens), length, length)))[0]
 
 
 def _compare(name, hint, logits, plain, tolerance):
@@ -100,12 +108,12 @@ def _at_once(case):
 def _by_levels(case):
   """Scores level after level into one block, as a drafter does."""
   cache, block = _committed(case)
-  found, start = [], 0
+  parts, start = [], 0
   for width in _LEVELS:
     logits, block = _score(case, cache, block, start, width)
-    found.append(logits)
+    parts.append(logits)
     start += width
-  return np.concatenate(found, axis=1)
+  return np.concatenate(parts, axis=1)
 
 
 def _after_a_commit(case):
@@ -118,9 +126,9 @@ def _after_a_commit(case):
       len(_LENGTHS), len(_PATH) - 1, jnp.int32))
   logits, _ = _forward(case, case.tree[:, _PATH[-1:]], cache.length[:, None],
                        cache, _empty(cache), 0, np.eye(1, len(_PARENTS)))
-  found = case.plain.copy()
-  found[:, _PATH[-1]] = np.asarray(logits, np.float32)[:, 0]
-  return found
+  patched = case.plain.copy()
+  patched[:, _PATH[-1]] = np.asarray(logits, np.float32)[:, 0]
+  return patched
 
 
 # What is called, and what such a call alone depends on.

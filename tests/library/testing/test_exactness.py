@@ -50,7 +50,7 @@ def test_main_tells_right_from_wrong():
   lines = output.splitlines()
   assert [line.split()[-1] for line in lines[2:7]] == ["yes"] * 5
   assert lines[6].startswith("control: ")
-  assert lines[-1].startswith("All 4 tests found the target's distribution")
+  assert lines[-1].startswith("All 4 tests agree with the target's")
 
 
 def test_main_tests_drafters_without_a_model():
@@ -58,7 +58,7 @@ def test_main_tests_drafters_without_a_model():
                                 "--length=3")
   assert status == 0, errors
   # Cases of a draft model's distribution are left out.
-  assert output.splitlines()[-1].startswith("All 3 tests found the target's")
+  assert output.splitlines()[-1].startswith("All 3 tests agree with the")
 
 
 def test_main_tells_a_method_of_another_distribution():

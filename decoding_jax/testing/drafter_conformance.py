@@ -11,16 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from decoding_jax.types import NONE, PAD, SAMPLED, has_cache
+from decoding_jax.testing import exactness
+from decoding_jax.types import (Cache, Context, DecodeState, Drafter, Draws,
+                                DraftTree, FreeLayout, has_cache, LanguageModel,
+                                NONE, PAD, Pair, Params, SAMPLED)
 from decoding_jax.validation import protocols
-from models.testing import exactness
 
 _VOCAB = 6
 # Tokens of the longest prompt; others are shorter.
@@ -29,15 +30,15 @@ _WIDTH = 5
 _DONE_PART = 8
 _ALONE = 2
 # How far sums of probabilities may be from 1, and log-probabilities of a row
-# from those of the same row alone.
+# from the same row alone.
 _TOLERANCE = 1e-3
 
 
 class _Models(NamedTuple):
-  target: dj.LanguageModel
-  target_params: dj.types.Params
-  draft: dj.LanguageModel | None
-  draft_params: dj.types.Params
+  target: LanguageModel
+  target_params: Params
+  draft: LanguageModel | None
+  draft_params: Params
 
 
 class _Look(NamedTuple):
@@ -45,10 +46,10 @@ class _Look(NamedTuple):
   number: int
   newest: np.ndarray
   running: np.ndarray
-  tree: dj.DraftTree
+  tree: DraftTree
 
 
-def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
+def check_drafter(drafter: Drafter, *, target=None, target_params=None,
                   draft=None, draft_params=None, rows: int = 2000,
                   steps: int = 3, seed: int = 0):
   """Raises unless the trees and the state of a drafter are as they should be.
@@ -60,7 +61,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
     target_params: its parameters.
     draft: the draft model, or a head; None for another such table, if the
       drafter has one.
-    draft_params: its parameters, or those of a drafter without a model.
+    draft_params: parameters of `draft`, or of a drafter without a model.
     rows: texts that are continued.
     steps: of each text.
     seed: of prompts and random keys.
@@ -69,7 +70,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
     AssertionError: naming step, row and node, and what is wrong with it.
     ValueError: if the drafter has not the fields of one.
   """
-  protocols.check("drafter", dj.Drafter, drafter)
+  protocols.check("drafter", Drafter, drafter)
   models = _models(drafter, target, target_params, draft, draft_params)
   rng = np.random.default_rng(seed)
   prompts = rng.integers(0, models.target.vocab_size, (rows, _WIDTH))
@@ -79,7 +80,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
   keys = jax.random.split(jax.random.key(seed), rows)
   run = functools.partial(_run, drafter, models, steps)
   looks = run(keys, prompts, lengths, budgets)
-  if drafter.draws in SAMPLED | {dj.Draws.OF_SEVERAL}:
+  if drafter.draws in SAMPLED | {Draws.OF_SEVERAL}:
     _check_samples(drafter, looks)
   for row in range(rows - min(_ALONE, rows), rows):
     alone = run(*(x[row:row + 1] for x in (keys, prompts, lengths, budgets)))
@@ -99,7 +100,7 @@ def _models(drafter, target, target_params, draft, draft_params) -> _Models:
 def _run(drafter, models, steps, keys, prompts, lengths,
          budgets) -> list[_Look]:
   """Takes some steps, and checks each of them; returns what was seen."""
-  pair = dj.Pair(drafter, verifiers.sample_and_match())
+  pair = Pair(drafter, verifiers.sample_and_match())
   decoder = tree_decoder.of_pair(pair)
   context, state = _begin(decoder, models, keys, prompts, lengths, budgets)
   _check_forms(drafter, decoder, context, state)
@@ -128,15 +129,15 @@ def _begin(decoder, models, keys, prompts, lengths, budgets):
   slots = prefill.capacity(_WIDTH, room + decoder.max_slots_ahead)
   fill = functools.partial(prefill.prefill, slots, prefill.CHUNK,
                            prompts=prompts, lengths=lengths)
-  warper = sampling.make_warper(dj.Sampling(), batch, vocab_size)
-  context = dj.Context(
+  warper = sampling.make_warper(sampling.Sampling(), batch, vocab_size)
+  context = Context(
       **models._asdict(), warper=warper, draft_warper=warper,
       eos_id=jnp.full(1, NONE, jnp.int32), prompts=prompts,
       prompt_lengths=lengths, reward=None, reward_params=None,
       constraints=None)
   in_prompt = jnp.arange(_WIDTH + room)[None] < lengths[:, None]
   tokens = jnp.where(in_prompt, jnp.pad(prompts, ((0, 0), (0, room))), PAD)
-  state = dj.DecodeState(
+  state = DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
       limit=lengths + budgets, done=jnp.zeros(batch, bool),
@@ -158,12 +159,12 @@ def _step(drafter, decoder, context, state):
 
 
 def _check_forms(drafter, decoder, context, state):
-  found = jax.eval_shape(functools.partial(_propose, drafter), context, state)
-  if not (isinstance(found, tuple) and len(found) == 2
-          and isinstance(found[0], dj.DraftTree)):
+  given = jax.eval_shape(functools.partial(_propose, drafter), context, state)
+  if not (isinstance(given, tuple) and len(given) == 2
+          and isinstance(given[0], DraftTree)):
     raise AssertionError("Drafter.propose: (tree, pending), a dj.DraftTree and "
-                         f"anything, is needed, not a {type(found).__name__}.")
-  tree, (batch, size) = found[0], _sizes(drafter, state)
+                         f"anything, is needed, not a {type(given).__name__}.")
+  tree, (batch, size) = given[0], _sizes(drafter, state)
   needed = {"tokens": ((batch, size), "int32"),
             "parents": ((batch, size), "int32"),
             "valid": ((batch, size), "bool"),
@@ -171,8 +172,8 @@ def _check_forms(drafter, decoder, context, state):
   if drafter.draws in SAMPLED or tree.log_probs is not None:
     shape = getattr(tree.log_probs, "shape", (0, 0, 0))
     # The root has a distribution of each of several models.
-    inner = (min(shape[1], size) if isinstance(drafter.layout, dj.FreeLayout)
-             or drafter.draws == dj.Draws.OF_SEVERAL
+    inner = (min(shape[1], size) if isinstance(drafter.layout, FreeLayout)
+             or drafter.draws == Draws.OF_SEVERAL
              else 1 + sum(drafter.layout.widths[:-1]))
     needed["log_probs"] = ((batch, inner, context.target.vocab_size), "float32")
   for name, form in needed.items():
@@ -181,15 +182,15 @@ def _check_forms(drafter, decoder, context, state):
     if got != form:
       raise AssertionError(
           f"DraftTree.{name}: {form[1]} of shape {form[0]} is needed, and "
-          f"{'None' if got is None else f'{got[1]} of shape {got[0]}'} was "
-          "found.")
+          f"{'None' if got is None else f'{got[1]} of shape {got[0]}'} is "
+          "given.")
   after = jax.eval_shape(decoder.step, context, state)
   for name in ("carry", "draft_cache"):
     old, new = (_forms(getattr(x, name)) for x in (state, after))
     if old != new:
       raise AssertionError(
           f"Drafter.observe: {name} has other shapes or types after a step: "
-          f"{new} in place of {old}.")
+          f"{new} instead of {old}.")
 
 
 def _sizes(drafter, state):
@@ -236,7 +237,7 @@ def _check_layout(layout, fail, valid, above, depths):
   below = (above[:, None] == np.arange(size)[None, :, None]) & (
       valid & (np.arange(size) > 0))[:, None]
   children = below.sum(axis=2)
-  if isinstance(layout, dj.FreeLayout):
+  if isinstance(layout, FreeLayout):
     fail(valid & (depths > layout.depth),
          f"it is deeper than FreeLayout.depth={layout.depth}", depths)
     most = np.full(size, layout.branching)
@@ -262,19 +263,19 @@ def _fail(step, wrong, message, values=None):
   """Raises AssertionError for the first node `[B, M]` that is wrong."""
   if wrong.any():
     row, node = np.argwhere(wrong)[0]
-    found = "" if values is None else f" (found: {values[row, node]})"
+    value = "" if values is None else f" (found: {values[row, node]})"
     raise AssertionError(
-        f"step {step}, row {row}, node {node}: {message}{found}.")
+        f"step {step}, row {row}, node {node}: {message}{value}.")
 
 
 def _check_done(step, before, after):
   """Checks that rows that were done keep their state."""
   done = np.flatnonzero(np.asarray(before.done))
   kept = [jax.tree.leaves((x.carry, x.draft_cache),
-                          is_leaf=lambda x: isinstance(x, dj.Cache))
+                          is_leaf=lambda x: isinstance(x, Cache))
           for x in (before, after)]
   for old, new in zip(*kept) if len(done) else ():
-    if isinstance(old, dj.Cache):
+    if isinstance(old, Cache):
       old, new = old.length, new.length
     old, new = np.asarray(old)[done], np.asarray(new)[done]
     changed = (old != new).reshape(len(done), -1).any(axis=1)
@@ -307,17 +308,17 @@ def _check_samples(drafter, looks):
         twin = tree.valid[rows, other] & (tree.parents[rows, other] == parents)
         before = np.where(twin, tokens[:, other], before)
         rank = rank + twin
-        if drafter.draws in (dj.Draws.WITHOUT_REPLACEMENT, dj.Draws.PRUNED):
+        if drafter.draws in (Draws.WITHOUT_REPLACEMENT, Draws.PRUNED):
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
-      for place in set(zip(rank, before)):
-        here = (rank == place[0]) & (before == place[1])
+      for case in set(zip(rank, before)):
+        here = (rank == case[0]) & (before == case[1])
         hits = np.bincount(tokens[here, node], minlength=probs.shape[1])
-        observed[place] = observed.get(place, 0) + hits
-        expected[place] = expected.get(place, 0) + probs[here].sum(axis=0)
+        observed[case] = observed.get(case, 0) + hits
+        expected[case] = expected.get(case, 0) + probs[here].sum(axis=0)
   if not observed:
     return
-  observed, expected = (np.stack([x[place] for place in observed])
+  observed, expected = (np.stack([x[case] for case in observed])
                         for x in (observed, expected))
   p_value = exactness.p_value(observed, expected / observed.sum())
   if p_value < exactness.MIN_P_VALUE:

@@ -1,5 +1,0 @@
-"""Checks of models and methods."""
-
-from decoding_jax.testing import exactness
-
-__all__ = ["exactness"]
