@@ -66,7 +66,7 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     prompt: `[P]` int32.
     grammar: `dj.processors.automaton()` or `dj.processors.host_grammar()`.
     grammar_params: its parameters.
-    target: the model; its distribution is that of temperature 1.
+    target: the model; its distribution at temperature 1 counts.
     target_params: its parameters.
     method: any `dj.Method` that samples.
     eos_id: the token that ends a text, or several such tokens.

@@ -84,7 +84,7 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
   A node that has children has first a sample of what the others leave, which
   has the score of all that they leave, and then its most probable tokens. So
   the nodes are known before anything is drawn at this level. Children are in
-  that order, not in that of their scores.
+  that order, not by their scores.
   """
   size = min(width, log_probs.shape[-1])
   best, tokens = sampling.top_k(log_probs, size)

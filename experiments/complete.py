@@ -29,6 +29,7 @@ from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import multihost
+from experiments.app import own_code
 from experiments.app import preemption
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
@@ -122,7 +123,10 @@ def main():
 
 
 def _chosen(pair, prompts):
-  known = store.load(pathlib.Path(_WORKDIR.value) / _CHOSEN)
+  path = pathlib.Path(_WORKDIR.value) / _CHOSEN
+  known = store.load(path)
+  if known and (not isinstance(known, str) or own_code.module_of(known)):
+    raise launch.UserError(f"'{path}': {known!r} is nothing that auto chooses.")
   if known or not prompts:
     return known or "autoregressive"
   texts = prompts[:max(_TRIED, _BATCH.value)]
@@ -142,7 +146,7 @@ def complete(method, pair, prompts, room, size, path):
             for j in range(_NUM_SAMPLES.value)]
   # A line that is there twice, or is of no prompt, counts for nothing.
   done = {(r["prompt"], r["sample"]): r for r in store.read(
-      path, "prompt", "sample", "finish")
+      path, "prompt", "sample", "finish", "tokens")
           if isinstance(r["prompt"], int) and isinstance(r["sample"], int)}
   records = [done[x] for x in wanted if x in done]
   todo = [x for x in wanted if x not in done]

@@ -12,7 +12,6 @@ run may resume on another mesh.
 
 import json
 import math
-import os
 import pathlib
 import platform
 import shlex
@@ -30,6 +29,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh as mesh_lib
+from experiments.harness import checkpoint_files
 from experiments.harness import store
 from experiments.training import on_mesh
 from experiments.training import run as training_run
@@ -105,37 +105,30 @@ def _train(config, run, evaluate):
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False,
       cleanup_tmp_directories=True)
-  with ocp.CheckpointManager(run.workdir / _SAVED, options=options) as saved:
-    state = _restored(saved, state, run.workdir / _SAVED)
+  folder = run.workdir / _SAVED
+  checkpoint_files.set_damaged_aside(folder)
+  with ocp.CheckpointManager(folder, options=options) as saved:
+    state = _restored(saved, state, folder)
     _forget_after(int(state.step), run.workdir / _METRICS)
     for step, state in _steps(config, run, state, evaluate):
       saved.save(step, args=ocp.args.StandardSave(state))
+      checkpoint_files.record(folder, step)
   return state
 
 
 def _restored(saved, state, folder):
-  """Returns the state of the last checkpoint that can be read, if any."""
-  # Checkpoints after it, damaged by a full disk for instance, are deleted:
-  # their steps are made again.
-  abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-  args, damaged = ocp.args.StandardRestore(abstract), []
-  for step in sorted(saved.all_steps(), reverse=True):
-    try:
-      state = saved.restore(step, args=args)
-    except Exception as e:  # Of JSON, files, compression or shapes.
-      damaged.append((step, e))
-      continue
-    for other, _ in damaged:
-      if multihost.first():
-        print(f"'{folder / str(other)}' is damaged: going back to step {step}.",
-              file=sys.stderr)
-      saved.delete(other)
+  """Returns the state of the last checkpoint, if any."""
+  step = saved.latest_step()
+  if step is None:
     return state
-  if damaged:
-    step, error = damaged[0]
+  abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+  try:
+    return saved.restore(step, args=ocp.args.StandardRestore(abstract))
+  except Exception as e:  # Of memory, JSON, files, compression or shapes.
     raise launch.UserError(
-        f"'{folder}' has no checkpoint that can be read, step {step}: {error}")
-  return state
+        f"'{folder / str(step)}' cannot be read, though its files are as they "
+        f"were written: {e}. Moved elsewhere, it is left out, and its steps "
+        "are made again.") from e
 
 
 def _steps(config, run, state, evaluate):
@@ -193,10 +186,9 @@ def _forget_after(step, path):
   records = store.read(path, "step")
   if not multihost.first():
     return
-  partial = path.with_suffix(".partial")
-  partial.write_text("".join(json.dumps(record) + "\n" for record in records
-                             if record["step"] <= step))
-  os.replace(partial, path)
+  store.replace_text(path, "".join(
+      json.dumps(record) + "\n" for record in records
+      if record["step"] <= step))
 
 
 def _line(metrics):

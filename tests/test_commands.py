@@ -38,18 +38,18 @@ def commands(text):
   for line in text.replace("\\\n", " ").splitlines():
     for module, rest in _COMMAND.findall(line):
       try:
-        found = shlex.split(_OPEN.sub("x", rest), comments=True)
+        result = shlex.split(_OPEN.sub("x", rest), comments=True)
       except ValueError:  # An apostrophe of the sentence around it.
-        found = rest.split()
-      yield module, [x for x in found if x.startswith("--")]
+        result = rest.split()
+      yield module, [x for x in result if x.startswith("--")]
 
 
 def source(module):
   """Returns the syntax tree of a module of ours; None if there is none."""
   path = ROOT / module.replace(".", "/")
-  found = [x for x in (path.with_suffix(".py"), path / "__main__.py",
-                       path / "__init__.py") if x.is_file()]
-  return ast.parse(found[0].read_text("utf-8")) if found else None
+  results = [x for x in (path.with_suffix(".py"), path / "__main__.py",
+                         path / "__init__.py") if x.is_file()]
+  return ast.parse(results[0].read_text("utf-8")) if results else None
 
 
 @functools.cache

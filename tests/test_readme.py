@@ -54,13 +54,13 @@ def read(path):
 
 def run(text, name):
   """Runs all blocks; returns the names that there are after each of them."""
-  names, found = {"__name__": "__main__"}, []
+  names, results = {"__name__": "__main__"}, []
   for line, block in blocks(text):
     # Errors tell the line of the document.
     code = compile("\n" * (line - 1) + block, name, "exec")
     exec(code, names)  # pylint: disable=exec-used
-    found.append(dict(names))
-  return found
+    results.append(dict(names))
+  return results
 
 
 @functools.lru_cache(maxsize=None)

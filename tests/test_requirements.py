@@ -40,13 +40,13 @@ def statements(node):
 
 def imported(nodes):
   """Returns dotted names that nodes import, of modules or what is in them."""
-  found = set()
+  results = set()
   for node in nodes:
     if isinstance(node, ast.Import):
-      found |= {alias.name for alias in node.names}
+      results |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
-      found |= {f"{node.module}.{alias.name}" for alias in node.names}
-  return found
+      results |= {f"{node.module}.{alias.name}" for alias in node.names}
+  return results
 
 
 def distributions(names, ours=PACKAGES):
@@ -75,17 +75,17 @@ def test_packages_import_what_is_installed():
              for path in REPOSITORY.glob(SERVERS)}
   missing = {}
   for path, tree in TREES.items():
-    found = distributions(imported(statements(tree))) - required()
-    if path not in servers and found - {OPTIONAL.get(path)}:
-      missing[path] = found
+    result = distributions(imported(statements(tree))) - required()
+    if path not in servers and result - {OPTIONAL.get(path)}:
+      missing[path] = result
   assert not missing
 
 
 def test_tests_import_what_the_extra_installs():
   """Others stand in functions, or are asked for by `pytest.importorskip`."""
   ours = (*PACKAGES, *(x.stem for x in (REPOSITORY / "tests").iterdir()))
-  missing = {path: found for path, tree in parsed("tests").items()
-             if (found := distributions(imported(statements(tree)), ours)
+  missing = {path: result for path, tree in parsed("tests").items()
+             if (result := distributions(imported(statements(tree)), ours)
                  - required("test"))}
   assert not missing
 
@@ -104,11 +104,11 @@ def test_all_that_is_installed_is_imported():
   assert required() <= used
 
 
-@pytest.mark.parametrize("source, found", [
+@pytest.mark.parametrize("source, names", [
     ("import os, numpy as np\nfrom PIL import Image", {"numpy", "pillow"}),
     ("try:\n  import torch.nn\nexcept ImportError:\n  pass", {"torch"}),
     ("class A:\n  from rouge_score import x", {"rouge-score"}),
     ("def f():\n  import torch", set()),
     ("from models.text import tokenizers", set())])
-def test_control_imports_are_found(source, found):
-  assert distributions(imported(statements(ast.parse(source)))) == found
+def test_control_imports_are_found(source, names):
+  assert distributions(imported(statements(ast.parse(source)))) == names

@@ -34,7 +34,7 @@ def examples() -> dict[str, tuple[Method, ...]]:
           for name, calls in example_arguments().items()}
 
 
-def _cached(name, make):
+def memoized(name, make):
   """Wraps `make` so that equal arguments give the same object. A method is a
   static argument of `generate`: equal methods that are different objects would
   be compiled twice. Arguments are equal in whichever form they are given: by
@@ -69,7 +69,7 @@ class _Methods(types.ModuleType):
   def __setattr__(self, name, value):
     if isinstance(value, types.ModuleType) and callable(
         getattr(value, "make", None)):
-      value = _cached(name, value.make)
+      value = memoized(name, value.make)
     super().__setattr__(name, value)
 
 
@@ -96,4 +96,5 @@ def __dir__():
 
 sys.modules[__name__].__class__ = _Methods
 
-__all__ = [*names(), "example_arguments", "examples", "names"]
+__all__ = [*names(), "example_arguments", "examples", "memoized",
+           "names"]

@@ -11,7 +11,7 @@ def make() -> Method:
 
   It is a tree of a root alone.
   """
-  root = expanders.gumbel_top_k(())
+  root = expanders.gumbel_tree(())
   return Method("autoregressive",
                 sampled=verifiers.pair(root,
                                        verifiers.recursive(replacement=False)),

@@ -233,7 +233,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
   def rounds(carry):
     state, members, taken, steps, results = carry
     state, members, taken = refill(state, members, taken)
-    # The context is that of the rows as long as none of them is replaced.
+    # The context fits the rows as long as none of them is replaced.
     state, steps = jax.lax.while_loop(
         lambda x: ~_enough(x[0].done, taken < total, size),
         functools.partial(step, _take(context, members)), (state, steps))

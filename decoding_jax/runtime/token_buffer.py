@@ -91,7 +91,7 @@ def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
 
 
 def commit(state: DecodeState, tokens, log_probs, count, eos_id):
-  """Commits new tokens to the text, cut at its end and that of the budget.
+  """Commits new tokens to the text, cut at its end and the budget's.
 
   Args:
     state: what was committed so far.

@@ -163,7 +163,7 @@ def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
   return _product(tuple(branching), draws)
 
 
-def gumbel_top_k(branching: tuple[int, ...]) -> Expander:
+def gumbel_tree(branching: tuple[int, ...]) -> Expander:
   """Returns `product_tree` of children drawn without replacement."""
   return product_tree(branching, Draws.WITHOUT_REPLACEMENT)
 

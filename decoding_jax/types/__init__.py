@@ -160,7 +160,7 @@ class Stats:
     extra: dict of a method's own counts. Tree methods have
       `tested_by_rank [B, K]` and `accepted_by_rank [B, K]`, int32, of the
       children of sibling rank 0, 1, ... on the path. Where a reward is given,
-      any method has `reward [B]` float32, that of the whole text.
+      any method has `reward [B]` float32, of the whole text.
   """
   target_calls: Array
   draft_calls: Array

@@ -82,7 +82,7 @@ class DraftTree:
   """A tree of drafted tokens, the root at index 0, parents before children.
 
   Siblings are in the order in which they were drawn: recursive rejection
-  depends on it. A node's position in the text is that of the root plus its
+  depends on it. A node's position in the text is the root's plus its
   number of ancestors, whatever the layout.
 
   Attributes:

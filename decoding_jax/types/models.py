@@ -205,7 +205,7 @@ class Head(NamedTuple):
       (logits [B, W, V], draft)` of what follows each of the W nodes of a
       level, which are filled in; `nodes` has their `start` and `width`, see
       `expanders.Nodes`.
-    vocab_size: V, that of the target.
+    vocab_size: V, the target's.
     widths: F of each of the features that it reads.
     forwards: `(depth) -> number` of forwards of the head that a draft of so
       many levels costs.

@@ -2,19 +2,23 @@
 
 A mapping, `{"name": "rsd_s", "width": 3, "depth": 4}`, or a string of a call,
 `"speculative(4, block)"`; the name in a mapping may itself be such a string.
+`"my.module:make(3)"` calls a function of the user's own, see `own_code`.
 """
 
 import ast
 from collections.abc import Mapping
-import importlib
+import functools
 import inspect
 import numbers
+import sys
 
 import decoding_jax as dj
+from decoding_jax.speculation import verifiers
 from experiments.app import launch
+from experiments.app import own_code
 from models import heads
 
-_FORMS = "as rsd_s(3, 4) or rsd_s(width=3, depth=4)"
+_FORMS = "as rsd_s(3, 4), rsd_s(width=3, depth=4) or my.module:make(3)"
 _VALUES = "a number, a string, True, False, None or a list of such"
 # Sizes of a method that `--method` names without any.
 _SIZES = {"width": 3, "depth": 4, "num_paths": 3, "num_beams": 4,
@@ -33,20 +37,54 @@ def read(spec, where: str = "method") -> dj.Method:
   """Makes the method of a mapping or string; errors name `where` it is given.
   """
   name, sizes = parse(spec, where)
-  signature = inspect.signature(getattr(dj.methods, name))
+  make = _maker(name, where)
+  signature = inspect.signature(make)
   try:
     signature.bind(**sizes)
   except TypeError as e:
     takes = ", ".join(signature.parameters) or "no sizes"
     raise launch.UserError(f"{where}: {name} takes {takes}: {e}.") from e
   try:
-    return getattr(dj.methods, name)(**sizes)
+    method = make(**sizes)
   except ValueError as e:
     raise launch.UserError(f"{where}: {name}: {e}") from e
   except (MemoryError, OverflowError) as e:
     given = ", ".join(f"{size}={value}" for size, value in sizes.items())
     raise launch.UserError(f"{where}: {name}: {given}: smaller sizes are "
                            "needed, of which a tree fits into memory.") from e
+  if not isinstance(method, dj.Method):
+    raise launch.UserError(f"{where}: {name} returns an object of type "
+                           f"{type(method).__name__}: a dj.Method or a "
+                           "dj.Drafter is needed.")
+  return method
+
+
+def _maker(name, where):
+  """Returns the function that makes methods of a name of `check_name`."""
+  if ":" in name:
+    return _own_maker(name, own_code.load(name, where))
+  return getattr(dj.methods, name)
+
+
+@functools.cache
+def _own_maker(name, make):
+  @functools.wraps(make)
+  def method(*args, **kwargs):
+    made = make(*args, **kwargs)
+    return verifiers.matched(name, made) if isinstance(
+        made, dj.Drafter) else made
+
+  return dj.methods.memoized(name, method)
+
+
+def by_name(methods) -> dict[str, dj.Method]:
+  """Returns methods by name; two of one name are a `UserError`."""
+  found = {}
+  for method in methods:
+    if found.setdefault(method.name, method) is not method:
+      raise launch.UserError(f"methods: two have the name {method.name!r}, by "
+                             "which results are kept.")
+  return found
 
 
 def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
@@ -76,12 +114,12 @@ def help_text(*others) -> str:
 
 def _defaults(name, sizes):
   """Returns sizes that a method needs: of `_SIZES`, else its first example."""
-  examples = getattr(importlib.import_module(f"decoding_jax.methods.{name}"),
-                     "EXAMPLES", ())
+  make = _maker(name, "--method")
+  examples = getattr(sys.modules.get(make.__module__), "EXAMPLES", ())
   defaults = {**(examples[0] if examples else {}), **_SIZES}
-  needed = [size for size, parameter in inspect.signature(
-      getattr(dj.methods, name)).parameters.items()
-            if parameter.default is parameter.empty and size not in sizes]
+  needed = [
+      size for size, parameter in inspect.signature(make).parameters.items()
+      if parameter.default is parameter.empty and size not in sizes]
   unset = [size for size in needed if size not in defaults]
   if unset:
     arguments = ", ".join(f"{size}=2" for size in unset)
@@ -117,6 +155,9 @@ def check_name(name, where: str, more=()):
                            f"{name!r}.")
   if name in names:
     return
+  if own_code.module_of(name):
+    own_code.load(name, where)
+    return
   if name in more:
     hint = "it takes no sizes."
   elif name in _ALIASES:
@@ -131,21 +172,22 @@ def check_name(name, where: str, more=()):
 
 def call(text: str, where: str, takes, form: str = "a call of one of its names "
          "is needed") -> tuple[str, dict]:
-  """Splits a call such as "f(1, width=2)" or "f" into name and arguments.
+  """Splits "f(1, width=2)", "f" or "my.module:f(1)" into name and arguments.
 
   `takes` is `name -> list of parameters`, and raises for an unknown name.
   Arguments are hashable; errors name `where`, and say that `form` is needed.
   """
   wrong = launch.UserError(f"{where}={text!r}: {form}.")
+  module = own_code.module_of(text)
   try:
-    node = ast.parse(text.strip(), mode="eval").body
+    node = ast.parse(text.strip().removeprefix(module), mode="eval").body
   except (SyntaxError, ValueError) as e:
     raise wrong from e
   if isinstance(node, ast.Name):
     node = ast.Call(node, [], [])
   if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
     raise wrong
-  names = takes(name := node.func.id)
+  names = takes(name := module + node.func.id)
   if len(node.args) > len(names):
     raise launch.UserError(f"{where}={text!r}: {name} takes "
                            f"{', '.join(names) or 'no sizes'}.")
@@ -164,7 +206,7 @@ def call(text: str, where: str, takes, form: str = "a call of one of its names "
 def _parse_call(text, where, more):
   def takes(name):
     check_name(name, where, more)
-    return list(inspect.signature(getattr(dj.methods, name)).parameters)
+    return list(inspect.signature(_maker(name, where)).parameters)
 
   return call(text, where, takes, f"a method {_FORMS} is needed")
 

@@ -67,7 +67,7 @@ def methods_of(specs) -> dict[str, dj.Method]:
     if not isinstance(method.sampled, dj.Pair):
       raise launch.UserError(f"methods: {method.name} has no draft tree; only "
                              "methods with one are compared.")
-  return {method.name: method for method in methods}
+  return method_specs.by_name(methods)
 
 
 def check(config, tools=tuple(engines.ENGINES)):

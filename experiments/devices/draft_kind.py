@@ -60,7 +60,7 @@ class Opened(NamedTuple):
   # The target with what the draft needs of it.
   target: dj.LanguageModel
   target_params: Any
-  # A draft model or head; None for none.
+  # A draft model or head; None without one.
   draft: dj.LanguageModel | dj.Head | None = None
   draft_params: Any = None
   size: int = 0  # number of parameters that drafting reads
@@ -196,7 +196,7 @@ def needs_draft(method) -> bool:
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
   """Returns a model's `transformer.Config`; no parameter is read."""
-  # `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
+  # `dtype` "" is the file's; layers are scanned as `--scan_layers` says.
   config = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(config, dtype=dtype or config.dtype,
                              weights=weights,

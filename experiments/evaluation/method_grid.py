@@ -28,7 +28,7 @@ def from_config(config):
                            "for the target's, or more is allowed.")
   for name in config.methods:
     method_specs.check_name(name, "methods")
-  methods = {"autoregressive": dj.methods.autoregressive()}
+  methods = [dj.methods.autoregressive()]
   points = {}
   for experiment, chosen in (("length", config.lengths),
                              ("budget", config.budgets)):
@@ -42,9 +42,9 @@ def from_config(config):
       names = [method_specs.parse(spec)[0] for spec in trees[str(point)]]
       built = [method for name, method in zip(names, built)
                if name in (config.methods or names)]
-      methods.update({method.name: method for method in built})
+      methods += built
       points[experiment, point] = [method.name for method in built]
-  return list(methods.values()), points
+  return list(method_specs.by_name(methods).values()), points
 
 
 def that_fit(pair, methods, points):

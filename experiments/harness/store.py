@@ -28,6 +28,7 @@ from decoding_jax import kernels
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.app import own_code
 from experiments.app import preemption
 
 RUN, RESULTS = "run.json", "results.jsonl"
@@ -68,7 +69,7 @@ def started_at(workdir) -> datetime.datetime:
     try:
       start = json.loads((pathlib.Path(workdir) / RUN).read_text())["starts"][0]
       return calendar.timegm(time.strptime(start["time"], _TIME))
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
       return time.time()
 
   return datetime.datetime.fromtimestamp(multihost.from_first(first_start))
@@ -77,7 +78,7 @@ def started_at(workdir) -> datetime.datetime:
 def _loaded(path):
   try:
     return json.loads(path.read_text())
-  except ValueError as e:
+  except (ValueError, RecursionError) as e:
     raise ValueError(f"'{path}' is damaged: {e}") from e
 
 
@@ -99,6 +100,11 @@ def _open(workdir, settings, free, flag, results, timed):
       raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
+  # What both have of the user's own modules must not have changed.
+  code = own_code.digests()
+  settings = {**{k: v for k, v in record["settings"].items()
+                 if k.startswith(own_code.CODE)}, **settings, **code}
+  record["settings"] = {**code, **record["settings"]}
   difference = first_difference(*(
       {k: v for k, v in x.items() if k not in free}
       for x in (record["settings"], settings)))
@@ -157,9 +163,15 @@ def load(path):
 
 def save(path, value):
   """Writes a JSON object atomically: the whole file appears, or none."""
+  replace_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def replace_text(path, text):
+  """Writes a file atomically; a `UserError` where that cannot be."""
   partial = path.with_suffix(".partial")
-  partial.write_text(json.dumps(value, indent=2) + "\n")
-  partial.replace(path)
+  with launch.user_errors(OSError):
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def first_difference(old, new, prefix=""):
@@ -212,7 +224,7 @@ def _read(path, fields):
   for number, line in enumerate(content[:whole].splitlines(), 1):
     try:
       records.append(json.loads(line))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
       raise launch.UserError(f"'{path}' line {number} is not JSON: {e}.") from e
     missing = [name for name in fields if not isinstance(records[-1], dict)
                or name not in records[-1]]

@@ -68,7 +68,7 @@ class AttentionView(NamedTuple):
   packing: Packing | None = None
 
   def of_layer(self, number):
-    """Returns the view of a layer, whose cache is that of all layers."""
+    """Returns the view of a layer, of a cache of all layers."""
     spans = [span._replace(layer=number)
              for span in (self.span, *self.shared[1:])]
     return self._replace(span=spans[0],

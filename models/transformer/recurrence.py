@@ -183,7 +183,7 @@ def time_steps(module, x):
 
 def scan(fresh: Fresh, state, updates, slot, mask):
   """Returns outputs `[B, T, H, R, V]`, and the updates of the N slots. The
-  state `[B, H, R, C, V]` is that of the committed prefix; `mask [B, T, N]` has
+  state `[B, H, R, C, V]` is the committed prefix's; `mask [B, T, N]` has
   each of the T fresh tokens and its ancestors."""
   keys = _write(updates["key"], fresh.key, slot)
   decays = _write(updates["decay"], fresh.decay, slot)

@@ -338,13 +338,13 @@ def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
   config = _config(target=narrow, draft=folders[1], draft_dtype="bfloat16",
                    draft_weights="int8")
   pair = systems.open_pair(config, tmp_path)
-  found = systems.with_dtype(pair, "float32")
-  assert {str(x.dtype) for x in jax.tree.leaves(found.target_params)} == {
+  result = systems.with_dtype(pair, "float32")
+  assert {str(x.dtype) for x in jax.tree.leaves(result.target_params)} == {
       "bfloat16", "float32"}
   _, whole = checkpoints.load(narrow, dtype="float32")
   jax.tree.map(np.testing.assert_array_equal, jax.tree.map(
-      lambda x: x.astype("float32"), found.target_params), whole)
-  assert "int8" in {str(x.dtype) for x in jax.tree.leaves(found.draft_params)}
+      lambda x: x.astype("float32"), result.target_params), whole)
+  assert "int8" in {str(x.dtype) for x in jax.tree.leaves(result.draft_params)}
   assert systems.remarks(pair) == [
       "All drafts, ours and theirs, compute in bfloat16.",
       "Matrices of our drafts are in int8.",
@@ -391,12 +391,12 @@ def test_bounds_count_the_forwards(folders, tmp_path):
 
   def reads(entry, steps, drafts):
     """Bytes of the prompt's forwards, and of the steps over 8 tokens."""
-    found = target.weights + steps * (
+    result = target.weights + steps * (
         target.weights + entry.batch * 8 * target.slot)
     if drafts:
-      found += draft.weights + steps * drafts * (
+      result += draft.weights + steps * drafts * (
           draft.weights + entry.batch * 8 * draft.slot)
-    return found
+    return result
 
   tree = _OURS._replace(name="rsd_s(3x2)", batch=4)
   for entry, steps, drafts in (
@@ -424,10 +424,10 @@ def test_bounds_count_the_forwards(folders, tmp_path):
 
 
 def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):
-  found = iter((2.0, 3.0, 1.0))
+  result = iter((2.0, 3.0, 1.0))
 
   def measure(dtypes):
-    value = next(found)
+    value = next(result)
     return roofline.Roofline(value, {dtype: value for dtype in dtypes})
 
   monkeypatch.setattr(roofline, "measure", measure)

@@ -55,8 +55,8 @@ def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
   # Half of it is done again, other rows together; lines that are there twice,
   # or of no prompt, count for nothing.
   lines = path.read_text().splitlines(True)[:6]
-  wrong = ['{"prompt": [1], "sample": 0, "finish": "stop"}\n',
-           '{"prompt": 99, "sample": 0, "finish": "stop"}\n']
+  wrong = [f'{{"prompt": {x}, "sample": 0, "finish": "stop", "tokens": 1}}\n'
+           for x in ("[1]", "99")]
   path.write_text("".join([*lines, lines[0], *wrong]))
   output, errors, status = _complete(folders, prompts, workdir, "--batch=2",
                                      "--queue=3", "--buckets=1")

@@ -46,14 +46,14 @@ def test_what_an_engine_gets_wrong_is_counted():
 
   task = schema_tasks.SchemaTask("a", {"minimum": 2}, [2, 3, "x"], [1, "y"],
                                  ("minimum",))
-  found = grammar_engines.run(engine, task, Letters(), [], 0)
-  assert (found["rejected"], found["accepted"], found["masks"]) == (1, 1, 9)
+  result = grammar_engines.run(engine, task, Letters(), [], 0)
+  assert (result["rejected"], result["accepted"], result["masks"]) == (1, 1, 9)
   refused = grammar_engines.run(engine, task._replace(schema={"oneOf": []}),
                                 Letters(), [], 0)
   assert refused["refused"] == "oneOf" and not grammar_engines.passes(refused)
   tasks = [task, task._replace(name="b")]
   records = [{"engine": "x", "name": x.name, **record}
-             for x, record in zip(tasks, (found, refused))]
+             for x, record in zip(tasks, (result, refused))]
   lines = grammar.table(records)
   assert lines[1][:8] == ["x", "2", "1", "0", "0.0", "1", "1", "1"]
   assert grammar.failures(records, tasks)[1] == ["minimum", "2", "2"]

@@ -32,10 +32,10 @@ def _folder(tmp_path_factory):
 
 
 def test_the_shipped_draft_is_the_same_model_there(folder):
-  found = parity.findings(folder, 64)
-  assert [x.what for x in found] == WHAT
-  assert all(x.right for x in found), found
-  assert found[0].found == "the same of 11 of 11 texts"
+  result = parity.findings(folder, 64)
+  assert [x.what for x in result] == WHAT
+  assert all(x.right for x in result), result
+  assert result[0].result == "the same of 11 of 11 texts"
 
 
 def test_a_gguf_file_is_read_by_both(folder, tmp_path):
@@ -45,9 +45,9 @@ def test_a_gguf_file_is_read_by_both(folder, tmp_path):
       ("add_tokenizer_model", "gpt2"), ("add_tokenizer_pre", "gpt-2"),
       ("add_token_list", sorted(spec["vocab"], key=spec["vocab"].get)),
       ("add_token_merges", [" ".join(pair) for pair in spec["merges"]])])
-  found = parity.findings(tmp_path / "draft.gguf", 64)
-  assert [x.what for x in found] == WHAT[:3]
-  assert all(x.right for x in found), found
+  result = parity.findings(tmp_path / "draft.gguf", 64)
+  assert [x.what for x in result] == WHAT[:3]
+  assert all(x.right for x in result), result
 
 
 def test_another_model_is_found_out(folder, monkeypatch):
@@ -58,9 +58,9 @@ def test_another_model_is_found_out(folder, monkeypatch):
   monkeypatch.setattr(chat_template, "load", lambda _: str)
   other = tokenizers.train(["spam spam eggs"] * 2, 270)
   monkeypatch.setattr(tokenizers, "load", lambda _: other)
-  found = parity.findings(folder, 64)
-  assert [x.what for x in found] == WHAT
-  assert not any(x.right for x in found), found
+  result = parity.findings(folder, 64)
+  assert [x.what for x in result] == WHAT
+  assert not any(x.right for x in result), result
 
 
 def test_what_cannot_be_compared(folder, monkeypatch):

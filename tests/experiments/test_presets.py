@@ -111,9 +111,9 @@ def _start(cache, tmp_path, monkeypatch):
     record = _RECORDS[config.task]
     config.update(data=str(jsonl(tmp_path / "data.jsonl", record)), prompts=1,
                   compilation_cache=False)
-    with pytest.raises(_WeightsRead) as found:
+    with pytest.raises(_WeightsRead) as result:
       rsd.run(config, tmp_path / "run")
-    return found.value.args
+    return result.value.args
 
   yield start
   hub.folder.cache_clear()

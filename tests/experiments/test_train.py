@@ -210,7 +210,8 @@ def _damage(folder):
 
 
 def test_a_damaged_checkpoint_is_done_without(source, undisturbed, tmp_path,
-                                              capsys):
+                                              monkeypatch, capsys):
+  """It is set aside, and one that cannot be read for another reason stays."""
   shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
   config = _config(source, undisturbed, workdir=str(tmp_path / "work"),
                    export=str(tmp_path / "export"))
@@ -218,10 +219,17 @@ def test_a_damaged_checkpoint_is_done_without(source, undisturbed, tmp_path,
   text = (tmp_path / "work" / "run.json").read_text()
   (tmp_path / "work" / "run.json").write_text(
       text.replace(str(undisturbed / "work"), str(tmp_path / "work")))
+  with monkeypatch.context() as patch:
+    patch.setattr(train.ocp.CheckpointManager, "restore",
+                  lambda *_, **__: 1 / 0)
+    with pytest.raises(launch.UserError, match="6' cannot be read, though its"):
+      train.train(config)
+  assert {path.name for path in saved.iterdir()} == {"4", "6"}
   _damage(saved / "6")
   train.train(config)
-  assert f"'{saved / '6'}' is damaged: going back to step 4.\n" in (
+  assert f"'{saved / '6'}' is damaged: going back to step 4. It is kept" in (
       capsys.readouterr().err)
+  assert len(list((tmp_path / "work" / "damaged").iterdir())) == 1
   _assert_same(tmp_path, undisturbed)
   for path in saved.iterdir():
     _damage(path)

@@ -33,10 +33,10 @@ def trained(folder, *names):
   return json.loads(output.splitlines()[-1])
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
   """Metrics of two runs are equal but for the order of sums."""
-  assert [x["step"] for x in found] == [x["step"] for x in expected] == [2, 4]
-  for a, b in zip(found, expected):
+  assert [x["step"] for x in actual] == [x["step"] for x in expected] == [2, 4]
+  for a, b in zip(actual, expected):
     assert a.keys() == b.keys() and "train_loss" in a
     for name in a:
       assert a[name] == pytest.approx(b[name], abs=_OFF, rel=_OFF)
@@ -44,8 +44,8 @@ def assert_same(found, expected):
 
 def test_a_distilled_drafter(tmp_path):
   """Control: the losses change from step to step by more than they differ."""
-  found = trained(tmp_path, "distilled", "distilled:4x2/2")
-  one, split = (x["metrics"] for x in found.values())
+  result = trained(tmp_path, "distilled", "distilled:4x2/2")
+  one, split = (x["metrics"] for x in result.values())
   assert_same(split, one)
   assert abs(one[0]["train_loss"] - one[1]["train_loss"]) > 100 * _OFF
 
@@ -60,11 +60,11 @@ def test_losses_are_those_of_one_device(tmp_path, kind):
   replicated one each device computes the part of the vocabulary that its
   logits are of, so that matrices of logits are gathered once.
   """
-  found = trained(tmp_path, kind, *(f"{kind}:{mesh}" for mesh in MESHES))
+  result = trained(tmp_path, kind, *(f"{kind}:{mesh}" for mesh in MESHES))
   for mesh in MESHES:
-    assert_same(found[f"{kind}:{mesh}"]["metrics"], found[kind]["metrics"])
+    assert_same(result[f"{kind}:{mesh}"]["metrics"], result[kind]["metrics"])
   whole, split, replicated = (
-      found[f"{kind}:{mesh}"]["exchanged"] for mesh in MESHES)
+      result[f"{kind}:{mesh}"]["exchanged"] for mesh in MESHES)
   assert whole["on a device"] == whole["parameters"]
   assert set(whole) == {"all-reduce", "parameters", "on a device",
                         "state on a device"}
@@ -124,17 +124,17 @@ def test_two_processes_write_texts_and_features(folder):
     for a, b in zip(*files):
       if pattern.startswith("texts"):
         np.testing.assert_array_equal(np.load(a), np.load(b))
-  found, expected = ((folder / x / "export" / "medusa_lm_head.safetensors")
-                     for x in ("both", "one"))
-  assert found.stat().st_size == expected.stat().st_size > 0
+  actual, expected = ((folder / x / "export" / "medusa_lm_head.safetensors")
+                      for x in ("both", "one"))
+  assert actual.stat().st_size == expected.stat().st_size > 0
 
 
 def assert_undisturbed(folder, name):
   work = lambda name: on_training_meshes.metrics(folder / name / "work")
   assert_same(work(name), work("undisturbed"))
-  found, expected = (checkpoints.load(folder / x / "export")[1]
-                     for x in (name, "undisturbed"))
-  for a, b in zip(*map(tiny.jax.tree.leaves, (found, expected)), strict=True):
+  actual, expected = (checkpoints.load(folder / x / "export")[1]
+                      for x in (name, "undisturbed"))
+  for a, b in zip(*map(tiny.jax.tree.leaves, (actual, expected)), strict=True):
     np.testing.assert_allclose(a, b, atol=_OFF)
 
 
@@ -260,7 +260,7 @@ def test_the_drafter_of_llama_2(monkeypatch):
   """Of the paper's sizes; its steps can be divided by up to 64."""
   config = configs.get_config("llama2_draft")
   monkeypatch.setattr(checkpoints, "architecture", None)
-  found = training_run.architecture(config)
-  assert (found.num_layers, found.dim, found.hidden_dim, found.num_heads) == (
+  got = training_run.architecture(config)
+  assert (got.num_layers, got.dim, got.hidden_dim, got.num_heads) == (
       4, 1024, 2816, 8)
   assert on_mesh.row_divisor(config) == 64

@@ -42,14 +42,14 @@ def draw(seed, rows, **kwargs):
       draft_params=draft_params, **kwargs)
 
 
-def distances(found, table):
+def distances(result, table):
   """Total variation from the aligned and from the masked distribution."""
   texts = valid_texts(table)
   aligned, masked = np.array(list(texts.values())).T
   counts = dict.fromkeys(texts, 0)
-  for row, length in zip(found.tokens, found.lengths):
+  for row, length in zip(result.tokens, result.lengths):
     counts[tuple(row[1:length].tolist())] += 1
-  shares = np.array(list(counts.values())) / len(found.lengths)
+  shares = np.array(list(counts.values())) / len(result.lengths)
   return [np.abs(shares - x / x.sum()).sum() / 2
           for x in (aligned, masked)] + [np.abs(
               aligned / aligned.sum() - masked).sum() / 2]
@@ -57,14 +57,14 @@ def distances(found, table):
 
 def test_texts_are_valid_and_less_biased_than_under_a_mask():
   """By at least half of what the mask is off; 4000 texts tell to 0.02."""
-  table, found = draw(0, ROWS)
-  assert found.valid.all()
-  own, from_mask, of_mask = distances(found, table)
+  table, result = draw(0, ROWS)
+  assert result.valid.all()
+  own, from_mask, of_mask = distances(result, table)
   assert of_mask > 0.1
   assert own < of_mask / 2
   # Control: it is not the masked distribution either.
   assert from_mask > of_mask / 4
-  assert (found.drawn >= found.lengths - 1).all()
+  assert (result.drawn >= result.lengths - 1).all()
 
 
 def test_bounds_fall_to_the_probability_of_valid_texts():

@@ -29,8 +29,8 @@ def run_level(step, key, log_probs, parents, width):
 
 
 def level(step, log_probs, parents, width, seed=0):
-  found = run_level(step, jax.random.key(seed), log_probs, parents, width)
-  return jax.tree.map(np.asarray, found)
+  result = run_level(step, jax.random.key(seed), log_probs, parents, width)
+  return jax.tree.map(np.asarray, result)
 
 
 def as_beam(log_probs, scores):
@@ -47,13 +47,13 @@ def test_plain_equals_brute_force(width):
   log_probs, totals = random_log_probs(0, 3, 5), np.array([-0.3, -1.1, -2.0])
   every = sorted(((totals[i] + log_probs[i, x], i, x) for i, x in
                   itertools.product(range(3), range(5))), reverse=True)[:width]
-  tokens, parents, found = level(beam.plain, log_probs,
-                                 as_beam(totals, totals), width)
+  tokens, parents, result = level(beam.plain, log_probs,
+                                  as_beam(totals, totals), width)
   scores, expected_parents, expected_tokens = zip(*every)
   assert parents.tolist() == list(expected_parents)
   assert tokens.tolist() == list(expected_tokens)
-  np.testing.assert_allclose(found.scores, scores, atol=1e-6)
-  np.testing.assert_array_equal(found.log_probs, found.scores)
+  np.testing.assert_allclose(result.scores, scores, atol=1e-6)
+  np.testing.assert_array_equal(result.log_probs, result.scores)
 
 
 def test_plain_does_not_depend_on_the_key():
@@ -68,14 +68,14 @@ def test_more_nodes_than_support(step):
   """What has no mass is marked, and so is all that comes of it."""
   log_probs = random_log_probs(2, 1, 4, zeros=2)
   support = set(np.flatnonzero(np.isfinite(log_probs[0])))
-  tokens, parents, found = level(step, log_probs, beam.root(), 4)
+  tokens, parents, result = level(step, log_probs, beam.root(), 4)
   assert set(tokens[:2]) == support and not parents.any()
-  assert np.isfinite(found.scores).tolist() == [True, True, False, False]
-  assert not np.isnan(found.log_probs).any()
+  assert np.isfinite(result.scores).tolist() == [True, True, False, False]
+  assert not np.isnan(result.log_probs).any()
 
   below = random_log_probs(3, 4, 4, zeros=1)
-  tokens, parents, found = level(step, below, as_beam(*_leaves(found)), 4)
-  assert set(parents) <= {0, 1} and np.isfinite(found.scores).all()
+  tokens, parents, result = level(step, below, as_beam(*_leaves(result)), 4)
+  assert set(parents) <= {0, 1} and np.isfinite(result.scores).all()
   assert np.isfinite(below[parents, tokens]).all()
 
 
@@ -84,13 +84,13 @@ def test_fewer_sequences_than_nodes(step):
   """One certain sequence in a beam of three, at every level."""
   certain = np.full((1, 3), -np.inf, np.float32)
   certain[0, 1] = 0
-  tokens, _, found = level(step, certain, beam.root(), 3)
+  tokens, _, result = level(step, certain, beam.root(), 3)
   for _ in range(2):
-    assert tokens[0] == 1 and found.log_probs[0] == 0
-    assert np.isfinite(found.scores).tolist() == [True, False, False]
-    assert not np.isnan(found.scores).any()
-    tokens, parents, found = level(step, np.repeat(certain, 3, axis=0),
-                                   as_beam(*_leaves(found)), 3)
+    assert tokens[0] == 1 and result.log_probs[0] == 0
+    assert np.isfinite(result.scores).tolist() == [True, False, False]
+    assert not np.isnan(result.scores).any()
+    tokens, parents, result = level(step, np.repeat(certain, 3, axis=0),
+                                    as_beam(*_leaves(result)), 3)
     assert parents[0] == 0
 
 
@@ -157,5 +157,5 @@ def test_control_unconditioned_gumbels_have_another_distribution(monkeypatch):
   assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
-def _leaves(found):
-  return found.log_probs, found.scores
+def _leaves(result):
+  return result.log_probs, result.scores

@@ -58,7 +58,7 @@ def test_joint_distribution_of_a_warped_target(method, warps):
 
 def sorted_siblings():
   """RSD-C, but with siblings in the order of their ids."""
-  drafter = expanders.gumbel_top_k((2, 2))
+  drafter = expanders.gumbel_tree((2, 2))
 
   def expand(key, level, log_probs, valid, state):
     tokens, parents, valid, state = drafter.expand(key, level, log_probs,
@@ -86,7 +86,7 @@ def without_taken_for_with():
 def target_for_residual():
   """What is rejected is not taken off the target's distribution."""
   rule = verifiers.recursive(False).rule
-  return expanders.gumbel_top_k((2, 2)), dj.Verifier(
+  return expanders.gumbel_tree((2, 2)), dj.Verifier(
       lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t),
       verifiers.recursive(False).takes)
 
@@ -111,7 +111,7 @@ def test_control_reused_randomness_fails(monkeypatch):
   keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
   monkeypatch.setattr(random, "fold_in", lambda key, _: key)
   # New functions, so that no program compiled with this is used elsewhere.
-  pair = dj.pair(expanders.gumbel_top_k((2, 1)),
+  pair = dj.pair(expanders.gumbel_tree((2, 1)),
                  verifiers.recursive.__wrapped__(False))
   target, draft = exactness.random_tables(4)
   counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,

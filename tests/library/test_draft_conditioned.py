@@ -34,21 +34,21 @@ def masked(table, before, state=0, chance=1.0, text=(), tax=0.0):
   if text and text[-1] == 0:
     return {text: (chance, tax)}
   allowed = FOLLOWING[state] >= 0
-  mass, found = table[before, allowed].sum(), {}
+  mass, result = table[before, allowed].sum(), {}
   for token in map(int, np.flatnonzero(allowed)):
-    found |= masked(table, token, FOLLOWING[state, token],
-                    chance * table[before, token] / mass, (*text, token),
-                    tax - np.log(mass))
-  return found
+    result |= masked(table, token, FOLLOWING[state, token],
+                     chance * table[before, token] / mass, (*text, token),
+                     tax - np.log(mass))
+  return result
 
 
 def test_texts_after_a_draft_have_the_masked_distribution():
-  table, found = draw(1, ROWS)
+  table, actual = draw(1, ROWS)
   expected = masked(table, BRIDGE[-1])
   counts = dict.fromkeys(expected, 0)
   drafts = set()
-  for row, start, end, tax in zip(found.tokens, found.starts, found.lengths,
-                                  found.taxes[:, 0]):
+  for row, start, end, tax in zip(actual.tokens, actual.starts, actual.lengths,
+                                  actual.taxes[:, 0]):
     drafts.add(tuple(row[1:start - 2].tolist()))
     assert tuple(row[start - 2:start]) == BRIDGE
     text = tuple(row[start:end].tolist())
@@ -68,11 +68,11 @@ def test_texts_after_a_draft_have_the_masked_distribution():
 
 def test_the_draft_of_the_least_tax_is_kept():
   """Without a bridge what follows depends on the draft's last token."""
-  table, found = draw(3, 200, bridge=())
-  assert found.taxes.shape == (200, 3)
-  assert found.taxes.std(axis=1).max() > 0.1
-  for row, start, end, taxes in zip(found.tokens, found.starts, found.lengths,
-                                    found.taxes):
+  table, got = draw(3, 200, bridge=())
+  assert got.taxes.shape == (200, 3)
+  assert got.taxes.std(axis=1).max() > 0.1
+  for row, start, end, taxes in zip(got.tokens, got.starts, got.lengths,
+                                    got.taxes):
     text = tuple(row[start:end].tolist())
     np.testing.assert_allclose(masked(table, row[start - 1])[text][1],
                                taxes.min(), rtol=1e-4, atol=1e-6)

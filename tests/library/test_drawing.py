@@ -34,8 +34,8 @@ def info(accepted=2, count=3, scored=True):
       (1, 6, 8), 1 / 4, np.float32)) if scored else None)
 
 
-def marks(found):
-  return [line[0] for line in dj.drawing.text(found, words).splitlines()]
+def marks(result):
+  return [line[0] for line in dj.drawing.text(result, words).splitlines()]
 
 
 def test_lines():

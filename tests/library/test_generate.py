@@ -280,9 +280,9 @@ def test_inside_another_program():
         target_params=params[0], draft=models.draft.lm, draft_params=params[1],
         max_new_tokens=7, sampling=dj.Sampling(temperature=temperature))
 
-  found = run(jax.random.key(0), jnp.zeros((2, 3), jnp.int32),
-              jnp.array([1, 3]), [m.params for m in models], 1.0)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found,
+  result = run(jax.random.key(0), jnp.zeros((2, 3), jnp.int32),
+               jnp.array([1, 3]), [m.params for m in models], 1.0)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), result,
                table_run())
 
 
@@ -343,11 +343,11 @@ def callbacks(jaxpr):
 
 @EACH
 def test_one_loop_and_no_callback(method):
-  found = programs(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))
-  *prefills, generation = found
+  result = programs(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))
+  *prefills, generation = result
   assert len(prefills) == 1 + bool(method.sampled.drafter.calls)
   assert not any(map(loops, prefills)) and len(loops(generation)) == 1
-  assert not any(map(callbacks, found))
+  assert not any(map(callbacks, result))
 
 
 def test_control_callbacks_and_loops_are_seen():
@@ -360,9 +360,9 @@ def test_control_callbacks_and_loops_are_seen():
 
   spied = tiny.Model(lm._replace(forward=forward),
                      tiny.opt_models().target.params)
-  found = programs(CHAIN, tiny.Models(spied, spied))
-  assert [len(loops(jaxpr)) for jaxpr in found] == [1, 1, 1]
-  assert all(map(callbacks, found))
+  result = programs(CHAIN, tiny.Models(spied, spied))
+  assert [len(loops(jaxpr)) for jaxpr in result] == [1, 1, 1]
+  assert all(map(callbacks, result))
 
 
 def test_bfloat16():

@@ -44,10 +44,10 @@ def _drawn():
       max_new_tokens=NEW + 1, draft=draft, draft_params=draft_params)
 
 
-def p_value(found, step, expected):
+def p_value(actual, step, expected):
   """Of the texts of a round, against probabilities of texts."""
   counts = dict.fromkeys(expected, 0)
-  for row, length in zip(found.tokens[step], found.lengths[step]):
+  for row, length in zip(actual.tokens[step], actual.lengths[step]):
     counts[tuple(row[1:length].tolist())] += 1
   return exactness.p_value(np.array(list(counts.values())),
                            np.array(list(expected.values())))
@@ -55,19 +55,19 @@ def p_value(found, step, expected):
 
 def test_the_last_round_is_the_conditional_distribution(drawn):
   """All beginnings were seen, so that bounds are probabilities."""
-  table, found = drawn
+  table, actual = drawn
   texts = valid_texts(table)
   total = sum(texts.values())
   expected = {text: x / total for text, x in texts.items()}
   assert len(texts) == 9
-  np.testing.assert_allclose(found.validity[-1], total, rtol=1e-5)
-  assert p_value(found, ROUNDS - 1, expected) > exactness.MIN_P_VALUE
+  np.testing.assert_allclose(actual.validity[-1], total, rtol=1e-5)
+  assert p_value(actual, ROUNDS - 1, expected) > exactness.MIN_P_VALUE
   # Control: the first round is the masked distribution, another one.
-  assert p_value(found, 0, expected) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert p_value(actual, 0, expected) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_the_first_round_is_the_masked_distribution(drawn):
-  table, found = drawn
+  table, actual = drawn
   expected = {}
   for text in valid_texts(table):
     chance, state, before = 1.0, 0, 0
@@ -77,8 +77,8 @@ def test_the_first_round_is_the_masked_distribution(drawn):
       state, before = FOLLOWING[state, token], token
     expected[text] = chance
   np.testing.assert_allclose(sum(expected.values()), 1)
-  assert p_value(found, 0, expected) > exactness.MIN_P_VALUE
-  assert (np.diff(found.validity) <= 1e-9).all()
+  assert p_value(actual, 0, expected) > exactness.MIN_P_VALUE
+  assert (np.diff(actual.validity) <= 1e-9).all()
 
 
 @pytest.mark.parametrize("draw", [dj.asap, dj.aprad])

@@ -143,7 +143,7 @@ def test_a_model_under_numbers_of_64_bits(temperature):
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
-@each([method for found in dj.methods.examples().values() for method in found
+@each([method for actual in dj.methods.examples().values() for method in actual
        if method.greedy and not tree_decoder.as_decoder(
            method.greedy).needs_features])
 def test_types_under_other_settings_of_jax(method, setting):

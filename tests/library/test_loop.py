@@ -44,8 +44,8 @@ def generate(method, *more, key=0, **kwargs):
                      **arguments(method, *more, **kwargs))
 
 
-def same(found, expected):
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+def same(actual, expected):
+  jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 @pytest.mark.parametrize("method, sampling, has_tree", [
@@ -117,14 +117,14 @@ def test_jitted_scanned_and_mapped():
     return dj.result(run), infos.count
 
   seeds = [0, 5]
-  found, counts = jax.jit(jax.vmap(loop))(
+  result, counts = jax.jit(jax.vmap(loop))(
       jnp.stack([jax.random.key(seed) for seed in seeds]))
   for i, seed in enumerate(seeds):
-    helpers.check_same(jax.tree.map(lambda x: x[i], found),
+    helpers.check_same(jax.tree.map(lambda x: x[i], result),
                        generate(TREE, key=seed))
-    assert int(found.steps[i]) == int(generate(TREE, key=seed).steps)
+    assert int(result.steps[i]) == int(generate(TREE, key=seed).steps)
     np.testing.assert_array_equal(counts[i].sum(axis=0),
-                                  found.stats.emitted[i])
+                                  result.stats.emitted[i])
 
 
 def test_a_step_of_ones_own_program():

@@ -80,14 +80,14 @@ def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
 
 def operations(lowered):
   """All operations of a program, those of inner ones included."""
-  found = []
+  results = []
 
   def visit(operation):
-    found.append(operation)
+    results.append(operation)
     return ir.WalkResult.ADVANCE
 
   lowered.compiler_ir("stablehlo").operation.walk(visit)
-  return found
+  return results
 
 
 def fault(operation):
@@ -118,8 +118,8 @@ def faults(program):
 
 def methods():
   """Returns the examples of all methods."""
-  return [method for found in dj.methods.examples().values()
-          for method in found]
+  return [method for result in dj.methods.examples().values()
+          for method in result]
 
 
 @pytest.mark.cases(14)
@@ -128,10 +128,10 @@ def test_methods(method):
   """Of a target that keeps hidden states, which some methods read."""
   keep = lambda lm, params: (transformer.with_features(LLAMA, (0,)), params)
   sampling = WARP if method.sampled else dj.Sampling(0.0)
-  found = faults(traced(method, sampling=sampling, apply=keep))
+  results = faults(traced(method, sampling=sampling, apply=keep))
   if "gbv" in method.name:  # It orders the vocabulary by a ratio.
-    found = {x for x in found if not x.startswith("sort of")}
-  assert not found
+    results = {x for x in results if not x.startswith("sort of")}
+  assert not results
 
 
 def test_greedy():
@@ -247,19 +247,19 @@ def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch, request):
   config = dataclasses.replace(LLAMA, hidden_dim=2 * LLAMA.hidden_dim)
   expected = {'custom_call of "tpu_custom_call"'}
   program = traced(PLAIN, config)
-  found = lambda program, platform: set(filter(None, map(fault, operations(
+  actual = lambda program, platform: set(filter(None, map(fault, operations(
       program.lower(lowering_platforms=(platform,))))))
-  assert found(program, "tpu") == expected
-  assert not found(program, "cuda")
+  assert actual(program, "tpu") == expected
+  assert not actual(program, "cuda")
   for heads in (config.num_kv_heads, 1):
     program = _on_a_mesh(dataclasses.replace(config, num_kv_heads=heads), PLAIN)
-    assert found(program(device_bytes=2**30), "tpu") == expected
+    assert actual(program(device_bytes=2**30), "tpu") == expected
 
 
 def test_other_digits_for_whom_asks_for_them():
   with jax.default_matmul_precision("tensorfloat32"):
-    found = faults(traced(PLAIN))
-  assert found and all("without all digits" in x for x in found)
+    result = faults(traced(PLAIN))
+  assert result and all("without all digits" in x for x in result)
 
 
 @pytest.mark.parametrize("optimizer, rounds", [
@@ -271,10 +271,10 @@ def test_training(optimizer, rounds):
   objective = training_steps.objective(
       training_steps.LANGUAGE, transformer.language_model(LLAMA))
   batch = batches.Batch(shape(BATCH, 9), shape(BATCH, 8, dtype=jnp.float32))
-  found = faults(training_steps.make_step(config, objective).trace(
+  result = faults(training_steps.make_step(config, objective).trace(
       jax.eval_shape(lambda: training_steps.init(config, LLAMA)), batch))
-  assert bool(found) == rounds
-  assert all("without all digits" in x for x in found)
+  assert bool(result) == rounds
+  assert all("without all digits" in x for x in result)
 
 
 def _on_a_mesh(config, method=RSD_S):

@@ -103,10 +103,10 @@ def test_deviation_under_the_null_is_standard_normal():
   rng = np.random.default_rng(3)
   lengths = rng.integers(5, 60, size=(300, 2, 80))
   sums = rng.normal(2 * lengths, np.sqrt(lengths))
-  found = [metrics.deviation(s[0], n[0], s[1], n[1])
-           for s, n in zip(sums, lengths)]
-  assert abs(np.mean(found)) < 0.2
-  assert 0.9 < np.std(found) < 1.1
+  results = [metrics.deviation(s[0], n[0], s[1], n[1])
+             for s, n in zip(sums, lengths)]
+  assert abs(np.mean(results)) < 0.2
+  assert 0.9 < np.std(results) < 1.1
 
 
 def test_deviation_of_special_rows():

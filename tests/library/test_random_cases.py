@@ -61,12 +61,12 @@ def tempered(expected):
     yield {text: p**.8 / total for text, p in probs.items()}
 
 
-def is_told_apart(found, expected, wrong):
+def is_told_apart(actual, expected, wrong):
   """Returns whether so many samples show which of two distributions is right.
 
   Chi-square is larger by `distance` on average, far more than it varies.
   """
-  for counts, probs, others in zip(found, expected, wrong):
+  for counts, probs, others in zip(actual, expected, wrong):
     total = sum(counts.values())
     distance = total * sum((probs[x] - others[x])**2 / others[x] for x in probs)
     if distance > 100 + 15 * len(probs)**.5:
@@ -90,11 +90,11 @@ def p_value(case):
 @pytest.mark.parametrize("number", range(FIRST, FIRST + CASES))
 def test_texts_have_the_distribution_of_the_target(number):
   case = draw(SEED, number)
-  found = random_cases.counts(case, ROWS)
+  actual = random_cases.counts(case, ROWS)
   expected = random_cases.distributions(case)
   wrong = list(tempered(expected))
-  told = is_told_apart(found, expected, wrong)
-  right, control = (random_cases.p_value(found, x) for x in (expected, wrong))
+  told = is_told_apart(actual, expected, wrong)
+  right, control = (random_cases.p_value(actual, x) for x in (expected, wrong))
   if LOG:
     with pathlib.Path(LOG).open("a") as log:
       log.write(json.dumps({"p": right, "control": control, "told": told,

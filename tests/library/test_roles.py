@@ -12,28 +12,28 @@ from support import on_roles
 from support import tiny_models as tiny
 
 
-@pytest.fixture(name="found", scope="module")
+@pytest.fixture(name="runs", scope="module")
 def _found():
   return helpers.found_by(on_roles.__file__)
 
 
 @pytest.mark.long
-def test_texts_and_counts_are_those_of_one_program(found):
-  assert len(found["same"]) == 6
-  assert all(map(all, found["same"].values())), found["same"]
+def test_texts_and_counts_are_those_of_one_program(runs):
+  assert len(runs["same"]) == 6
+  assert all(map(all, runs["same"].values())), runs["same"]
 
 
 @pytest.mark.long
-def test_joint_distribution(found):
+def test_joint_distribution(runs):
   """Control: a draft that is a round old."""
-  assert len(found["p"]) == 4
-  assert min(found["p"].values()) > exactness.MIN_P_VALUE
-  assert found["control p"] < helpers.MAX_P_VALUE_OF_CONTROL
+  assert len(runs["p"]) == 4
+  assert min(runs["p"].values()) > exactness.MIN_P_VALUE
+  assert runs["control p"] < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 @pytest.mark.long
-def test_each_group_has_its_own_parameters_and_caches(found):
-  assert found["devices"] == {"_score": [0, 1], "_prepare": [2, 3]}
+def test_each_group_has_its_own_parameters_and_caches(runs):
+  assert runs["devices"] == {"_score": [0, 1], "_prepare": [2, 3]}
 
 
 def generate(mesh, method, draft=None, **kwargs):

@@ -84,9 +84,9 @@ def test_distribution_equals_a_full_sort(case):
   logits = random_logits()
   expected = [oracle(row, **case) for row in logits]
   arguments = {("token_mask" if k == "mask" else k): v for k, v in case.items()}
-  found = distributions(logits, **arguments)
-  np.testing.assert_allclose(found, expected, atol=2e-6)
-  np.testing.assert_array_equal(found > 0, np.array(expected) > 0)
+  actual = distributions(logits, **arguments)
+  np.testing.assert_allclose(actual, expected, atol=2e-6)
+  np.testing.assert_array_equal(actual > 0, np.array(expected) > 0)
 
 
 def test_each_row_has_its_own_temperature_top_p_min_p_and_mask():
@@ -94,23 +94,23 @@ def test_each_row_has_its_own_temperature_top_p_min_p_and_mask():
   temperature, top_p = np.array([0.5, 1.0, 2.0]), np.array([0.9, 0.2, 1.0])
   min_p = np.array([0.0, 0.2, 0.6])
   mask = np.random.default_rng(1).random((B, V)) < 0.6
-  found = distributions(logits,
-                        temperature=temperature,
-                        top_p=top_p,
-                        token_mask=mask,
-                        min_p=min_p)
+  actual = distributions(logits,
+                         temperature=temperature,
+                         top_p=top_p,
+                         token_mask=mask,
+                         min_p=min_p)
   expected = [oracle(*row[:2], 0, *row[2:])
               for row in zip(logits, temperature, top_p, mask, min_p)]
-  np.testing.assert_allclose(found, expected, atol=2e-6)
+  np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
 def test_leading_axes_are_rows_of_the_same_distribution():
   logits = random_logits(6).reshape(1, 2, 3, V)
   warper = sampling.make_warper(Sampling(temperature=0.5, top_k=6, top_p=0.9),
                                 1, V)
-  found = jax.vmap(sampling.log_probs)(warper, jnp.asarray(logits))
+  actual = jax.vmap(sampling.log_probs)(warper, jnp.asarray(logits))
   expected = [oracle(row, 0.5, 6, 0.9) for row in logits.reshape(6, V)]
-  np.testing.assert_allclose(np.exp(found).reshape(6, V), expected, atol=2e-6)
+  np.testing.assert_allclose(np.exp(actual).reshape(6, V), expected, atol=2e-6)
 
 
 def test_ties_with_the_last_one_are_kept():
@@ -144,11 +144,11 @@ def test_temperature_0_is_one_hot_at_the_first_of_equals():
 def test_tokens_of_no_mass_stay_out(case):
   logits = np.array([[-np.inf, 2.0, -np.inf, 1.0], [-np.inf] * 3 + [-30.0]],
                     np.float32)
-  found = distributions(logits, **case)
+  result = distributions(logits, **case)
   case.update({name: x[0] for name, x in case.items() if np.ndim(x)})
-  np.testing.assert_allclose(found, [oracle(row, **case) for row in logits],
+  np.testing.assert_allclose(result, [oracle(row, **case) for row in logits],
                              atol=2e-6)
-  assert (found[np.isneginf(logits)] == 0).all()
+  assert (result[np.isneginf(logits)] == 0).all()
 
 
 def test_half_precision_logits_make_float32_distributions():
@@ -170,8 +170,8 @@ def test_at_low_temperatures_the_most_probable_token_is_certain(temperature):
   """In a program, which may round a quotient and a difference once."""
   logits = 10 * random_logits()
   warper = sampling.make_warper(Sampling(temperature=temperature), B, V)
-  found = jax.jit(jax.vmap(sampling.log_probs))(warper, jnp.asarray(logits))
-  np.testing.assert_array_equal(np.exp(found), np.eye(V)[logits.argmax(1)])
+  result = jax.jit(jax.vmap(sampling.log_probs))(warper, jnp.asarray(logits))
+  np.testing.assert_array_equal(np.exp(result), np.eye(V)[logits.argmax(1)])
 
 
 def test_what_is_traced_is_kept_in_its_range():
@@ -212,11 +212,11 @@ def test_distribution_equals_that_of_transformers(case):
   logits = random_logits(20)
   # Where nothing is given, its top-k is 50.
   expected = distribution_of_transformers(logits, **{"top_k": 0, **case})
-  found = distributions(logits, **case)
-  np.testing.assert_allclose(found, expected, atol=2e-6)
-  np.testing.assert_array_equal(found > 0, expected > 0)
+  actual = distributions(logits, **case)
+  np.testing.assert_allclose(actual, expected, atol=2e-6)
+  np.testing.assert_array_equal(actual > 0, expected > 0)
   without = distributions(logits, **{**case, "min_p": 0.0, "typical_p": 1.0})
-  assert (found > 0).sum() < (without > 0).sum()
+  assert (actual > 0).sum() < (without > 0).sum()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -252,9 +252,9 @@ def test_untempered_keeps_the_mask_alone():
   warper = sampling.make_warper(Sampling(temperature=0, top_k=2, top_p=0.3,
                                          token_mask=MASK, min_p=0.5), B, V)
   logits = random_logits()
-  found = jax.vmap(sampling.log_probs)(sampling.without_temperature(warper),
-                                       jnp.asarray(logits))
-  np.testing.assert_allclose(np.exp(found),
+  result = jax.vmap(sampling.log_probs)(sampling.without_temperature(warper),
+                                        jnp.asarray(logits))
+  np.testing.assert_allclose(np.exp(result),
                              [oracle(row, mask=MASK) for row in logits],
                              atol=2e-6)
 
@@ -273,15 +273,15 @@ def test_untempered_keeps_the_mask_alone():
     ([0.5, 0.25, 0.0], 1.0, 0.0),
 ])
 def test_nucleus_threshold_is_exact(probs, top_p, threshold):
-  found = sampling.nucleus_threshold(jnp.asarray(probs, jnp.float32),
-                                     jnp.float32(top_p))
-  assert found.tolist() == [threshold]
+  result = sampling.nucleus_threshold(jnp.asarray(probs, jnp.float32),
+                                      jnp.float32(top_p))
+  assert result.tolist() == [threshold]
 
 
 def test_nucleus_threshold_is_one_of_the_probabilities():
   probs = jax.nn.softmax(jnp.asarray(random_logits(8, 500)))
-  found = np.asarray(sampling.nucleus_threshold(probs, jnp.float32(0.8)))
-  for row, threshold in zip(np.asarray(probs), found):
+  values = np.asarray(sampling.nucleus_threshold(probs, jnp.float32(0.8)))
+  for row, threshold in zip(np.asarray(probs), values):
     ordered = np.sort(row)[::-1].astype(np.float64)
     kept = np.searchsorted(np.cumsum(ordered), 0.8) + 1
     assert threshold == np.float32(ordered[kept - 1])
@@ -344,17 +344,17 @@ def test_truncate_gumbel_equals_the_inverse_of_its_distribution(bound):
   # Exact where the bound is no more than moderately far away.
   with np.errstate(divide="ignore"):
     expected = -np.log(np.exp(-bound) - np.exp(-peak) + np.exp(-values))
-  found = truncate(values, bound)
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+  actual = truncate(values, bound)
+  np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("bound", [-50.0, 0.0, 50.0])
 def test_truncated_gumbels_have_their_maximum_at_the_bound(bound):
   values = np.random.default_rng(1).gumbel(0, 10, (20, 6)).astype(np.float32)
-  found = truncate(values, bound)
-  np.testing.assert_array_equal(found.max(axis=1), np.full(20, bound))
+  result = truncate(values, bound)
+  np.testing.assert_array_equal(result.max(axis=1), np.full(20, bound))
   # In the order of the values; far below their peak, rounding makes ties.
-  ordered = np.take_along_axis(found, np.argsort(values), axis=1)
+  ordered = np.take_along_axis(result, np.argsort(values), axis=1)
   assert (np.diff(ordered) >= 0).all()
   assert (ordered[:, -1] == bound).all()
 
@@ -378,14 +378,14 @@ def test_residual():
 @pytest.mark.parametrize("shift", [0.0, 1e-13])
 def test_a_residual_of_no_mass_keeps_the_distribution(shift):
   probs = np.array([0.5, 0.5, shift], np.float32)
-  found = sampling.residual(probs, np.array([0.5, 0.5, 0.0], np.float32))
-  np.testing.assert_array_equal(found, probs)
+  result = sampling.residual(probs, np.array([0.5, 0.5, 0.0], np.float32))
+  np.testing.assert_array_equal(result, probs)
 
 
 def test_a_residual_of_little_mass_is_normalised():
   target = np.array([0.5, 0.5, 1e-10], np.float32)
-  found = sampling.residual(target, np.array([0.5, 0.5, 0.0], np.float32))
-  np.testing.assert_allclose(found, [0, 0, 1], atol=1e-6)
+  result = sampling.residual(target, np.array([0.5, 0.5, 0.0], np.float32))
+  np.testing.assert_allclose(result, [0, 0, 1], atol=1e-6)
 
 
 @pytest.mark.parametrize("size,k", [
@@ -397,11 +397,11 @@ def test_top_k_of_any_size(size, k):
   values[1, ::3] = -np.inf
   values[2] = -np.inf
   values[3, -1] = 1
-  found, places = sampling.top_k(jnp.asarray(values), k)
+  actual, places = sampling.top_k(jnp.asarray(values), k)
   expected = np.argsort(-values, axis=-1, kind="stable")[:, :k]
   np.testing.assert_array_equal(places, expected)
   np.testing.assert_array_equal(
-      found, np.take_along_axis(values, expected, axis=-1))
+      actual, np.take_along_axis(values, expected, axis=-1))
 
 
 def test_equal_values_of_several_blocks_come_in_their_order():
@@ -429,9 +429,9 @@ def test_a_peaked_distribution_may_lose_its_most_probable_token():
 
 def test_typical_p_of_each_row():
   logits, typical_p = random_logits(), np.array([0.2, 0.6, 1.0])
-  found = distributions(logits, typical_p=typical_p)
+  result = distributions(logits, typical_p=typical_p)
   np.testing.assert_allclose(
-      found, [oracle(row, typical_p=p) for row, p in zip(logits, typical_p)],
+      result, [oracle(row, typical_p=p) for row, p in zip(logits, typical_p)],
       atol=2e-6)
   with pytest.raises(ValueError, match="sampling.typical_p=0.0: a number"):
     sampling.make_warper(Sampling(typical_p=0.0), B, V)

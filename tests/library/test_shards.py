@@ -20,11 +20,11 @@ def _methods():
   return run(*on_shards.METHODS)
 
 
-def check(found):
+def check(result):
   """Asserts same texts, no vocabulary, and less sent than one would be."""
-  assert found["same"] and found["off"] < 1e-5
-  assert found["whole"] == 0
-  assert found["bytes"] < on_shards.ROWS * on_shards.MOST_BYTES
+  assert result["same"] and result["off"] < 1e-5
+  assert result["whole"] == 0
+  assert result["bytes"] < on_shards.ROWS * on_shards.MOST_BYTES
 
 
 @pytest.mark.long

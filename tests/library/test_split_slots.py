@@ -26,9 +26,9 @@ def _texts():
 
 def test_commits_and_attentions_are_those_of_one_device(kernels):
   """Control: some caches are split by slots, over 2 to 8 devices."""
-  found = kernels["kernels"].values()
-  assert {x["ways"] for x in found} == {1, 2, 4, 8}
-  assert all(x["same"] and x["off"] < 2e-6 for x in found), found
+  result = kernels["kernels"].values()
+  assert {x["ways"] for x in result} == {1, 2, 4, 8}
+  assert all(x["same"] and x["off"] < 2e-6 for x in result), result
 
 
 def test_no_device_has_a_whole_cache(kernels):
@@ -52,8 +52,8 @@ def test_what_is_exchanged_does_not_grow_with_the_cache(kernels):
 @pytest.mark.parametrize("heads, size", CASES)
 @pytest.mark.parametrize("name", on_split_slots.METHODS)
 def test_same_texts_as_on_one_device(texts, name, heads, size):
-  found = texts[f"{name} {heads} {size}"]
-  assert found["same"] and found["off"] < 1e-4
+  result = texts[f"{name} {heads} {size}"]
+  assert result["same"] and result["off"] < 1e-4
 
 
 @pytest.mark.long

@@ -45,9 +45,9 @@ def counts(target, params, method=dj.methods.rsd_s(2, 2)):
       np.ones(ROWS, np.int32), method=method, target=target,
       target_params=params, draft=amateur, draft_params=amateur_params,
       max_new_tokens=LENGTH)
-  found = np.zeros((V,) * LENGTH)
-  np.add.at(found, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
-  return found
+  values = np.zeros((V,) * LENGTH)
+  np.add.at(values, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  return values
 
 
 def models():
@@ -60,9 +60,9 @@ def models():
 def test_joint_distribution_of_speculative_contrastive_decoding(method):
   """Control: it is not that of the expert."""
   lms, params = models()
-  found = counts(guided.contrastive(*lms[:2], ALPHA, BETA), params[:2], method)
+  result = counts(guided.contrastive(*lms[:2], ALPHA, BETA), params[:2], method)
   of_table = lambda table: exactness.p_value(
-      found, exactness.joint_distribution(table, 0, LENGTH))
+      result, exactness.joint_distribution(table, 0, LENGTH))
   assert of_table(contrastive_table()) > exactness.MIN_P_VALUE
   assert of_table(tables()[0]) < 1e-12
 
@@ -70,9 +70,9 @@ def test_joint_distribution_of_speculative_contrastive_decoding(method):
 def test_joint_distribution_of_proxy_tuning():
   """Control: it is not that of the model before."""
   lms, params = models()
-  found = counts(guided.proxy_tuned(*lms), params)
+  result = counts(guided.proxy_tuned(*lms), params)
   of_table = lambda table: exactness.p_value(
-      found, exactness.joint_distribution(table, 0, LENGTH))
+      result, exactness.joint_distribution(table, 0, LENGTH))
   assert of_table(proxy_table()) > exactness.MIN_P_VALUE
   assert of_table(tables()[0]) < 1e-12
 
@@ -130,17 +130,17 @@ def test_joint_distribution_of_classifier_free_guidance():
       target_params=params, draft=draft, draft_params=draft_params,
       max_new_tokens=3)
   for length, last in ((1, 1), (3, 2)):
-    found = np.zeros((V,) * 3)
+    actual = np.zeros((V,) * 3)
     texts = np.asarray(out.tokens)[lengths == length, length:length + 3]
-    np.add.at(found, tuple(texts.T), 1)
+    np.add.at(actual, tuple(texts.T), 1)
     given, other = np.log(probs[1]), np.log(probs[negative])
     mixed = normalised(other + scale * (given - other))
     start = other[[negative]]
     first, = normalised(start + scale * (given[[last]] - start))
     expected = first[:, None, None] * mixed[:, :, None] * mixed[None]
-    assert exactness.p_value(found, expected) > exactness.MIN_P_VALUE
+    assert exactness.p_value(actual, expected) > exactness.MIN_P_VALUE
     plain = exactness.joint_distribution(probs[1], last, 3)
-    assert exactness.p_value(found, plain) < 1e-12
+    assert exactness.p_value(actual, plain) < 1e-12
 
 
 def guided_greedily(model, negative, scale):

@@ -90,8 +90,8 @@ def test_vectors_are_those_of_the_paper():
                    for name in ("in", "out"))
   expected = np.asarray(small.params["embedding"])[tiny.PROMPTS] + (
       np.maximum(hidden @ first.T, 0) @ second.T)
-  found = own["prompts"].reshape(expected.shape)
-  np.testing.assert_allclose(found, expected, atol=1e-4)
+  actual = own["prompts"].reshape(expected.shape)
+  np.testing.assert_allclose(actual, expected, atol=1e-4)
   _, other = llm_to_slm.read(_LARGE, tiny.random_model(_LARGE, seed=4).params,
                              params, tiny.PROMPTS)
   assert np.abs(other["prompts"] - own["prompts"]).max() > 0.1

@@ -102,8 +102,8 @@ def test_sentences_have_the_words_of_their_prompts():
   rows = [parallel_text.prompt_tokens(tokenizer, prompt) for prompt in prompts]
   lengths = np.array(list(map(len, rows)))
   tokens = np.zeros((len(rows), max(lengths)), np.int32)
-  for row, found in zip(tokens, rows):
-    row[:len(found)] = found
+  for row, results in zip(tokens, rows):
+    row[:len(results)] = results
   out = dj.generate(
       jax.random.key(0), tokens, lengths, method=dj.methods.autoregressive(),
       target=lm, target_params=params, max_new_tokens=24,
@@ -111,9 +111,9 @@ def test_sentences_have_the_words_of_their_prompts():
       eos_id=tokenizers.eos_id(tokenizer))
   texts = [tokenizer.decode(np.asarray(row[start:end])) for row, start, end in
            zip(out.tokens, lengths, out.lengths)]
-  found = [word in text for prompt, text in zip(prompts, texts)
-           for word in prompt.split()]
-  assert np.mean(found) > 0.5, texts
+  results = [word in text for prompt, text in zip(prompts, texts)
+             for word in prompt.split()]
+  assert np.mean(results) > 0.5, texts
 
 
 def test_the_reward_model():
@@ -150,12 +150,12 @@ def test_the_masked_model_fills_in_lists():
   examples = canvas_tasks.draw(("copy", "insert", "remove", "replace"), 16, 7)
   prompts = np.array([canvas_tasks.prompt(*x[:3]) for x in examples])
   lengths = np.full(len(prompts), canvas_tasks.PROMPT)
-  base, found = (dj.canvas.generate(
+  base, result = (dj.canvas.generate(
       jax.random.key(0), prompts, lengths, method=method, model=model,
       params=params, length=canvas_tasks.CANVAS, block=8) for method in (
           dj.canvas.methods.static(1), dj.canvas.methods.free_dave(1, 4)))
   right = [canvas_tasks.is_right(*pair) for pair in zip(examples, base.tokens)]
   assert np.mean(right) > 0.9
-  np.testing.assert_array_equal(base.tokens, found.tokens)
-  assert base.forwards.sum() > 1.5 * found.forwards.sum()
+  np.testing.assert_array_equal(base.tokens, result.tokens)
+  assert base.forwards.sum() > 1.5 * result.forwards.sum()
   assert _metadata("canvas-tasks")["parameters"] < 2e6

@@ -21,15 +21,15 @@ METHODS = [dj.methods.speculative(2), dj.methods.rsd_c((2, 1)),
 
 def votes(text, ngram):
   """`[V]`, one place of a text after the other."""
-  found, end = np.zeros(V), len(text) - 1
+  result, end = np.zeros(V), len(text) - 1
   for place in range(end):
     agreeing = 0
     while agreeing < min(ngram, place + 1) and (
         text[place - agreeing] == text[end - agreeing]):
       agreeing += 1
     if agreeing:
-      found[text[place + 1]] += 16**agreeing * (1 + place / len(text))
-  return found
+      result[text[place + 1]] += 16**agreeing * (1 + place / len(text))
+  return result
 
 
 def generate(method, target, rows=1, prompt=tuple(PROMPT), new=4, **kwargs):

@@ -40,7 +40,7 @@ def without_replacement(target, draft, count: int):
   # The probability that j tokens of a prefix have rung at each time.
   rung = np.zeros((count, len(draft), len(times)))
   rung[0] = 1
-  found = np.empty((*draft.shape, count))
+  values = np.empty((*draft.shape, count))
   for i in range(draft.shape[1]):
     quiet = np.exp(-draft[:, i, None] * times)
     for j in reversed(range(count)):
@@ -51,24 +51,24 @@ def without_replacement(target, draft, count: int):
     rate = rest[:, i, None] * times
     weights = rate * np.exp(-rate) * (_TIMES[1] - _TIMES[0])
     fewer = np.cumsum([(weights * x).sum(axis=1) for x in rung], axis=0)
-    found[:, i] = (weights.sum(axis=1) - fewer).T
-  found[rest == 0] = 1
-  return _least(target, found)
+    values[:, i] = (weights.sum(axis=1) - fewer).T
+  values[rest == 0] = 1
+  return _least(target, values)
 
 
 def greedy_and_sample(target, draft, count: int):
   """Bounds the acceptance of the most probable tokens and a sample of others.
   """
   target, draft = _descending(target, draft)
-  found = []
+  results = []
   for fixed in range(count):
     rest = draft.copy()
     rest[:, :fixed] = 0
     mass = rest.sum(axis=1, keepdims=True)
     rest = np.where(mass > 0, rest / np.where(mass > 0, mass, 1), 0)
-    found.append(target[:, :fixed].sum(axis=1) +
-                 np.minimum(target, rest).sum(axis=1))
-  return np.stack(found, axis=1)
+    results.append(target[:, :fixed].sum(axis=1) +
+                   np.minimum(target, rest).sum(axis=1))
+  return np.stack(results, axis=1)
 
 
 def top_k(target, draft, count: int):

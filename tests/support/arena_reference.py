@@ -94,8 +94,8 @@ def lite_search(row, steps, expansions, sample, min_value=0.8, max_leaves=5):
     nodes.append([child, value, depth + 1, budget(value, depth + 1, greedy), 0])
   best = max((node for node in nodes if is_leaf(node)), key=lambda x: x[1],
              default=[whole, -math.inf])
-  found = whole if greedy > best[1] else best[0]
-  return found[len(row.prompt):], order
+  result = whole if greedy > best[1] else best[0]
+  return result[len(row.prompt):], order
 
 
 def pg_td(row, k, simulations, maximum=math.inf, c=4.0, base=10.0):

@@ -44,9 +44,9 @@ def logits(config, params, tokens):
     x = _norm(config, p["norm"], x)
   if config.embedding_dim:
     x = _linear(p["project_out"], x)
-  found = x @ p["embedding" if config.tie_embeddings else "head"].T
-  found /= config.logit_divisor
-  return _bend(found, config.logit_softcap)
+  result = x @ p["embedding" if config.tie_embeddings else "head"].T
+  result /= config.logit_divisor
+  return _bend(result, config.logit_softcap)
 
 
 def layer(config, params, x):

@@ -8,8 +8,8 @@ from decoding_jax.speculation import tree as tree_lib
 
 def drafting_and_verifying():
   """Returns the examples of all methods that are a drafter and a verifier."""
-  return tuple(method for found in dj.methods.examples().values()
-               for method in found if isinstance(method.sampled, dj.Pair))
+  return tuple(method for result in dj.methods.examples().values()
+               for method in result if isinstance(method.sampled, dj.Pair))
 
 
 def depth(method):

@@ -77,7 +77,7 @@ def _tensors(folder, fields, arch, heads):
   kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
   layers = fields.get("num_hidden_layers", fields.get("n_layer"))
   names = gguf.get_tensor_name_map(kinds[arch], layers)
-  found, experts = {}, {}
+  result, experts = {}, {}
   for name, tensor in tensor_files.tensors(folder).items():
     x = tensor.read().astype(np.float32)
     stem, _, kind = name.rpartition(".")
@@ -89,11 +89,11 @@ def _tensors(folder, fields, arch, heads):
       continue
     there = names.get_name(stem)
     assert there, name
-    found[f"{there}.{kind}"] = _converted(
+    result[f"{there}.{kind}"] = _converted(
         x, stem, kind, fields, arch, heads)
   stacked = {name: np.stack([parts[i] for i in range(len(parts))])
              for name, parts in experts.items()}
-  return found | stacked
+  return result | stacked
 
 
 def _converted(x, stem, kind, fields, arch, heads):

@@ -22,13 +22,13 @@ def models():
               lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
 
 
-def check(context, state, found):
+def check(context, state, result):
   """Asserts that a head's state is that of the committed text, read at once."""
   tokens = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
   plain = feature_head.init(context.replace(
       prompts=tokens, prompt_lengths=state.length), state).carry
-  np.testing.assert_array_equal(found.caches[0].length,
+  np.testing.assert_array_equal(result.caches[0].length,
                                 plain.caches[0].length)
   scale = np.abs(plain.hidden).max()
-  np.testing.assert_allclose(found.hidden / scale, plain.hidden / scale,
+  np.testing.assert_allclose(result.hidden / scale, plain.hidden / scale,
                              atol=1e-5)

@@ -135,11 +135,11 @@ def spied(drafter, table, prompt, new):
   """A greedy text of a table, which drafts for itself where a model does; and
   trees, what is pending, tokens and lengths of each time that `drafter`
   proposes."""
-  found, (lm, params) = [], exactness.table_model(table)
+  result, (lm, params) = [], exactness.table_model(table)
 
   def propose(keys, context, state):
     tree, pending = drafter.propose(keys, context, state)
-    jax.debug.callback(lambda *x: found.append(jax.tree.map(np.asarray, x)),
+    jax.debug.callback(lambda *x: result.append(jax.tree.map(np.asarray, x)),
                        tree, pending, state.tokens, state.length)
     return tree, pending
 
@@ -150,7 +150,7 @@ def spied(drafter, table, prompt, new):
       method=dj.Method("spied", pair, pair), target=lm, target_params=params,
       max_new_tokens=new, sampling=dj.Sampling(0.0), **draft)
   jax.effects_barrier()
-  return out, found
+  return out, result
 
 
 def first_tree(drafter, table):
@@ -187,8 +187,8 @@ def joint_of_model(model, prompt, count):
       [before, texts[:, :-1]], axis=1))[:, len(prompt) - 1:]
   probs = np.asarray(jax.nn.softmax(logits, axis=-1), np.float64)
   probs /= probs.sum(axis=-1, keepdims=True)
-  found = np.take_along_axis(probs, texts[..., None], 2)[..., 0].prod(axis=1)
-  return found.reshape((size,) * count)
+  values = np.take_along_axis(probs, texts[..., None], 2)[..., 0].prod(axis=1)
+  return values.reshape((size,) * count)
 
 
 def p_value_of_model(model, prompt, tokens):
@@ -223,14 +223,14 @@ def start(*command, devices=1, **environment):
       cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def check_same(found, expected):
+def check_same(actual, expected):
   """Asserts that two generations are equal but for their steps."""
   for name in ("tokens", "lengths"):
-    np.testing.assert_array_equal(getattr(found, name),
+    np.testing.assert_array_equal(getattr(actual, name),
                                   getattr(expected, name))
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-5)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-5)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
-               found.stats, expected.stats)
+               actual.stats, expected.stats)
 
 
 def chat_model(folder):

@@ -65,7 +65,7 @@ def candidate(row, look, text):
       scores.append((look.weight * log_probs[token] +
                      look.reward_weight * row.value(path), token, path))
   best = max(score for score, _, _ in scores)
-  return next(found for score, *found in scores if score == best)
+  return next(result for score, *result in scores if score == best)
 
 
 def cdlh(row, look):

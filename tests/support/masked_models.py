@@ -69,9 +69,9 @@ def plain(rule, params, prompt, length, block, *, temperature=0.0, key=None,
                        axis=1)
     forwards += 1
     first = open_[0] // block * block
-    found = [(round(float(np.exp(log_probs[i, tokens[i]])) * 2**16) / 2**16, i)
-             for i in open_ if i < first + block]
-    for i in rule(found):
+    values = [(round(float(np.exp(log_probs[i, tokens[i]])) * 2**16) / 2**16, i)
+              for i in open_ if i < first + block]
+    for i in rule(values):
       canvas[i] = int(tokens[i])
 
 

@@ -233,61 +233,61 @@ def scanned(folder, rounded):
 def main(folder):
   save(folder)
   one, _ = run(folder, None)
-  found = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
+  results = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
   for data, model in MESHES:
-    found[f"{data}x{model}"] = beside(
+    results[f"{data}x{model}"] = beside(
         one, *run(folder, mesh_shapes.make((data, model))))
   # Each index of "data" has two rows, which its four prompts take in turn.
-  found["queued"] = beside(
+  results["queued"] = beside(
       one, run(folder, mesh_shapes.make((2, 4)), rows=4)[0], {})
   rounded, _ = run(folder, None, weights="int8")
   for method in (dj.methods.pearl(2), dj.methods.ssd(2, 2)):
     one_program, _ = run(folder, None, method=method)
     out, _ = run(folder, mesh_shapes.make_roles((2, 2)), method=method)
-    found[method.name] = beside(one_program, out, {})
-  found["other"] = bool((rounded.tokens != one.tokens).any())
-  found["2x4 of 8 bits"] = beside(
+    results[method.name] = beside(one_program, out, {})
+  results["other"] = bool((rounded.tokens != one.tokens).any())
+  results["2x4 of 8 bits"] = beside(
       rounded, *run(folder, mesh_shapes.make((2, 4)), weights="int8"))
-  found["2x4 of a whole draft"] = beside(
+  results["2x4 of a whole draft"] = beside(
       one, *run(folder, mesh_shapes.make((2, 4)), drafts="replicated"))
   for weights in ("dtype", "int8"):
     one, out = (run(folder, mesh, target="experts", weights=weights)
                 for mesh in (None, mesh_shapes.make((2, 4))))
-    found[f"experts {weights}"] = beside(one[0], *out)
+    results[f"experts {weights}"] = beside(one[0], *out)
   one, _ = run(folder, None, target="states")
-  found["states"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
-                                     target="states"))
+  results["states"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
+                                       target="states"))
   one, _ = run(folder, None, target="mamba")
-  found["mamba"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
-                                    target="mamba"))
+  results["mamba"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
+                                      target="mamba"))
   one, _ = run(folder, None, processed)
   out, _ = run(folder, mesh_shapes.make((4, 2)), processed)
-  found["processed"] = bool((out.tokens == one.tokens).all())
+  results["processed"] = bool((out.tokens == one.tokens).all())
   one, _ = run(folder, None, draft=prompt_lookup.NAME)
   out, _ = run(folder, mesh_shapes.make((4, 2)), draft=prompt_lookup.NAME)
-  found["looked_up"] = bool((out.tokens == one.tokens).all())
+  results["looked_up"] = bool((out.tokens == one.tokens).all())
   one, _ = run(folder, None, shared=_SHARED)
   out, exchanged = run(folder, mesh_shapes.make((2, 4)), sharing,
                        shared=_SHARED)
-  found["shared"] = beside(one, out, exchanged)
+  results["shared"] = beside(one, out, exchanged)
   save_heads(folder)
   for name in HEADS:
     one, out = (run(folder, mesh, draft=folder / name)[0]
                 for mesh in (None, mesh_shapes.make((4, 2))))
-    found[name] = beside(one, out, {})
+    results[name] = beside(one, out, {})
   free = one
   one, out = (run(folder, mesh, processed, draft=folder / name)[0]
               for mesh in (None, mesh_shapes.make((4, 2))))
-  found["processed head"] = {
+  results["processed head"] = {
       **beside(one, out, {}),
       "other": bool((one.tokens != free.tokens).any())}
   for name, (method, of_pair) in NO_MODEL.items():
     one, out = (run(folder, mesh, of_pair, method=method)[0]
                 for mesh in (None, mesh_shapes.make((4, 2))))
-    found[name] = beside(one, out, {})
-    found[name]["tested"] = one.stats.extra["tested_by_rank"][:, 0].tolist()
-  found["scanned"] = scanned(folder, rounded)
-  print(json.dumps(found))
+    results[name] = beside(one, out, {})
+    results[name]["tested"] = one.stats.extra["tested_by_rank"][:, 0].tolist()
+  results["scanned"] = scanned(folder, rounded)
+  print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -73,33 +73,33 @@ def p_value(method, mesh):
 
 def devices_of_parts(mesh):
   """Devices of all that the target scores with, and the drafter drafts with."""
-  found = {}
+  results = {}
 
   def spy(name, program):
     def call(mesh, decoder, *trees):
-      found[name] = sorted({device.id for x in jax.tree.leaves(trees)
-                            for device in x.devices()})
+      results[name] = sorted({device.id for x in jax.tree.leaves(trees)
+                              for device in x.devices()})
       return program(mesh, decoder, *trees)
     return call
 
   for name in ("_score", "_prepare"):
     setattr(roles, name, spy(name, getattr(roles, name)))
   same(METHODS[1], mesh, 1.0)
-  return found
+  return results
 
 
 def main():
-  found = {"same": {}, "p": {}}
+  results = {"same": {}, "p": {}}
   for name, shape in SHAPES.items():
     mesh = mesh_of(shape)
     for method in METHODS:
       at = f"{method.name} on {name}"
-      found["same"][at] = [same(method, mesh, x) for x in (0.0, 1.0)]
+      results["same"][at] = [same(method, mesh, x) for x in (0.0, 1.0)]
       if name != "4+4":
-        found["p"][at] = p_value(method, mesh)
-  found["control p"] = p_value(stale(METHODS[1]), mesh_of((2, 2)))
-  found["devices"] = devices_of_parts(mesh_of((2, 2)))
-  print(json.dumps(found))
+        results["p"][at] = p_value(method, mesh)
+  results["control p"] = p_value(stale(METHODS[1]), mesh_of((2, 2)))
+  results["devices"] = devices_of_parts(mesh_of((2, 2)))
+  print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -97,10 +97,10 @@ def whole_arrays(text, size, shards):
 
 def exchanged(text):
   """Bytes that the rules of a step bring to a device, each operation once."""
-  found = [EXCHANGE.search(line) for line in text.splitlines()
-           if "/while/" in line and not re.search(
+  results = [EXCHANGE.search(line) for line in text.splitlines()
+             if "/while/" in line and not re.search(
                r"op_name=\"[^\"]*(/Decoder/|\(prefill\))", line)]
-  return bytes_of(filter(None, found))
+  return bytes_of(filter(None, results))
 
 
 def bytes_of(exchanges):
@@ -183,7 +183,7 @@ def sorting():
     return rank, rest / jnp.sort(rest).sum()
 
   return dj.Method("sorting", verifiers.pair(
-      expanders.gumbel_top_k((2,)), recursive._replace(rule=whole)), None)
+      expanders.gumbel_tree((2,)), recursive._replace(rule=whole)), None)
 
 
 def forgetful(target, draft):
@@ -211,24 +211,24 @@ METHODS = {
 
 
 def main(*names):
-  found = {"differences": differences(VOCAB, 8) + differences(FEW, 4)}
+  results = {"differences": differences(VOCAB, 8) + differences(FEW, 4)}
   for name in names:
-    found.update(compared(name, METHODS[name], (2, 4, 8)))
+    results.update(compared(name, METHODS[name], (2, 4, 8)))
   if names:
-    found.update(programs())
-  print(json.dumps(found))
+    results.update(programs())
+  print(json.dumps(results))
 
 
 def programs():
   """What was found of warps and rules, right ones and wrong ones."""
-  found = dict([
+  results = dict([
       *compared("processed", METHODS["rsd_s"], (4,), WARPED,
                 of_model=penalised), *compared("sorting", sorting(), (4,))])
-  found["p"] = p_value(METHODS["rsd_s"])
+  results["p"] = p_value(METHODS["rsd_s"])
   right, sampling.residual = sampling.residual, forgetful
-  found["control p"] = p_value(dj.methods.rsd_s(3, 3))
+  results["control p"] = p_value(dj.methods.rsd_s(3, 3))
   sampling.residual = right
-  return found
+  return results
 
 
 if __name__ == "__main__":

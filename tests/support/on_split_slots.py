@@ -122,15 +122,15 @@ def texts(name, heads, number):
 
 def compared(name):
   """What each number of devices makes of a method, next to one device."""
-  found = {}
+  results = {}
   for heads, sizes in SIZES.items():
     one = texts(name, heads, 1)
     for number in sizes:
       out = texts(name, heads, number)
-      found[f"{name} {heads} {number}"] = {
+      results[f"{name} {heads} {number}"] = {
           "same": bool((out.tokens == one.tokens).all()),
           "off": float(np.abs(out.log_probs - one.log_probs).max())}
-  return found
+  return results
 
 
 def whole(x, number):
@@ -164,7 +164,7 @@ def differences(heads, groups, number, slots=24, latent=0):
               (2, rows, heads, slots, width))
     cache = tuple((split_slots.zeros(x, jnp.float32, axis),)
                   for x, axis in zip(shapes, (-1, -2)))
-    found = []
+    results = []
     for (keys, values), at, start in zip(blocks, order, starts):
       cache = kernels.commit(*cache, (keys,), (values,), at, start)
       length = jnp.minimum(start + at.shape[1], slots)
@@ -176,17 +176,17 @@ def differences(heads, groups, number, slots=24, latent=0):
         there = seen if begin is None else seen & (slot >= begin[..., None])
         prefix = (*(jax.tree.map(lambda x: x[1], x[0]) for x in cache), there)
         for span in ((), (kernels.Span(length, begin),)):
-          found.append(kernels.attention(q, [
+          results.append(kernels.attention(q, [
               (*prefix, *span), (keys, values, mask)], cap=2.0))
-    return cache, found
+    return cache, results
 
-  (one, expected), (split, found) = (
+  (one, expected), (split, actual) = (
       jax.jit(on_shards.on_devices(each, n))(q, blocks) for n in (1, number))
   split = [whole(x, number) for x, in split]
   return {
       "ways": number // math.gcd(heads, number),
       "same": all(bool((a == b).all()) for (a,), b in zip(one, split)),
-      "off": max(float(np.abs(a - b).max()) for a, b in zip(expected, found))}
+      "off": max(float(np.abs(a - b).max()) for a, b in zip(expected, actual))}
 
 
 def program(number, split=True):
@@ -228,9 +228,9 @@ def p_value(number=4):
                                                           COUNTED))
 
 
-def forgetful(layout, found, shape, divides):
+def forgetful(layout, result, shape, divides):
   """A merge that gives all devices the same weight."""
-  y, log_sum = found
+  y, log_sum = result
   return merged(layout, (y, jnp.zeros_like(log_sum)), shape, divides)
 
 
@@ -238,26 +238,26 @@ merged = split_slots._merged  # pylint: disable=protected-access
 
 
 def main(*names):
-  found = {}
+  results = {}
   for name in names:
-    found.update(compared(name))
+    results.update(compared(name))
   if not names:
-    found["kernels"] = {
+    results["kernels"] = {
         f"{heads}x{groups} {n}": differences(heads, groups, n, slots)
         for heads, groups, n, slots in (
             (1, 4, 2, 24), (1, 8, 8, 24), (2, 4, 4, 24), (2, 3, 4, 24),
             (3, 8, 8, 24), (3, 2, 6, 24), (6, 2, 4, 24), (2, 4, 2, 24),
             (2, 4, 8, 26))}
-    found["kernels"]["latent"] = differences(1, 8, 4, latent=5)
-    found["program"] = program(8)
-    found["control"] = program(8, split=False)
+    results["kernels"]["latent"] = differences(1, 8, 4, latent=5)
+    results["program"] = program(8)
+    results["control"] = program(8, split=False)
   if "rsd_s" in names:
-    found["p"] = p_value()
+    results["p"] = p_value()
     # Layers are traced once.
     jax.clear_caches()
     split_slots._merged = forgetful
-    found["control p"] = p_value()
-  print(json.dumps(found))
+    results["control p"] = p_value()
+  print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def exchanged(config, mesh, size):
 
 def main(folder, names):
   save(folder)
-  found = {}
+  results = {}
   for name in names:
     kind, _, mesh = name.partition(":")
     config, where = config_of(folder, kind, re.sub("[:/]", "-", name)), ()
@@ -113,10 +113,10 @@ def main(folder, names):
       data, model, size = map(int, re.split("[x/]", mesh))
       where = mesh_shapes.make((data, model)), size
     train.train(config, *where)
-    found[name] = {"metrics": metrics(config.workdir)}
+    results[name] = {"metrics": metrics(config.workdir)}
     if mesh:
-      found[name]["exchanged"] = exchanged(config, *where)
-  print(json.dumps(found))
+      results[name]["exchanged"] = exchanged(config, *where)
+  print(json.dumps(results))
 
 
 if __name__ == "__main__":

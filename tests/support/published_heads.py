@@ -72,8 +72,8 @@ def features(params, kept):
       params, TEXT[None], np.arange(size)[None], lm.init_cache(1, 0),
       dj.Block(fresh.keys, fresh.values, fresh.features), 0,
       np.tril(np.ones((1, size, size), bool)))
-  found = dict(zip(sorted(set(kept)), block.features[dj.HIDDEN_STATES]))
-  return [np.asarray(found[i][0, :-1], np.float64) for i in kept]
+  results = dict(zip(sorted(set(kept)), block.features[dj.HIDDEN_STATES]))
+  return [np.asarray(results[i][0, :-1], np.float64) for i in kept]
 
 
 def drafted(loaded, target_params):
@@ -112,9 +112,9 @@ def as_numpy(params):
   return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
 
-def check_chain(found, own):
+def check_chain(actual, own):
   """Compares each level with `own(tokens drafted so far) -> logits`."""
-  tokens, log_probs = found
+  tokens, log_probs = actual
   for level in range(DEPTH):
     expected = log_softmax(own(tokens[:level]))
     inside = ~np.isinf(expected)

@@ -91,10 +91,10 @@ def _name(case, number, kind, penalty, start):
 
 def _contexts(prompts, size, counted):
   """Returns all texts that a counted token can follow."""
-  contexts = found = list(dict.fromkeys(prompts))
+  contexts = results = list(dict.fromkeys(prompts))
   for _ in range(counted - 1):
-    found = [(*text, token) for text in found for token in range(size)]
-    contexts = contexts + found
+    results = [(*text, token) for text in results for token in range(size)]
+    contexts = contexts + results
   return list(dict.fromkeys(contexts))
 
 
@@ -169,7 +169,7 @@ def counts(case, rows):
   order = np.sort(order) if case.in_turn else order
   out = _generate(case, order)
   tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
-  found = [{} for _ in range(PROMPTS)]
+  results = [{} for _ in range(PROMPTS)]
   for prompt, length in enumerate(case.lengths):
     at = order == prompt
     texts = tokens[at][:, length:length + case.counted]
@@ -177,8 +177,8 @@ def counts(case, rows):
     texts, times = np.unique(np.where(inside, texts, -1), axis=0,
                              return_counts=True)
     for text, count in zip(texts.tolist(), times.tolist()):
-      found[prompt][tuple(x for x in text if x >= 0)] = count
-  return found
+      results[prompt][tuple(x for x in text if x >= 0)] = count
+  return results
 
 
 def _generate(case, order):
@@ -214,20 +214,20 @@ def _on_mesh(models, keys, rows, share, given):
           len(keys) // share // mesh.size * mesh.size), **given)
 
 
-def p_value(found, expected) -> float:
+def p_value(actual, expected) -> float:
   """Returns the probability that some prompt fits as badly as the worst does.
   """
-  least = min(map(_p_value, found, expected))
+  least = min(map(_p_value, actual, expected))
   # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.
   return float(-np.expm1(PROMPTS * np.log1p(-least))) if least < 1 else 1.0
 
 
-def _p_value(found, expected):
+def _p_value(actual, expected):
   """`exactness.p_value`; after the end of a text comes one token more."""
-  texts = list(expected | found)
+  texts = list(expected | actual)
   width, size = max(map(len, texts)), 1 + max(map(max, texts))
   tables = np.zeros((2, *(1 + size,) * width))
   for text in texts:
     at = text + (size,) * (width - len(text))
-    tables[(slice(None), *at)] = found.get(text, 0), expected.get(text, 0)
+    tables[(slice(None), *at)] = actual.get(text, 0), expected.get(text, 0)
   return exactness.p_value(*tables)

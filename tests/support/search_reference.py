@@ -43,13 +43,13 @@ def texts(distributions, first, length=LENGTH, eos=EOS):
   """dict from each text that can follow to its probability."""
   if not length:
     return {(): 1.0}
-  found = {}
+  results = {}
   for token in np.flatnonzero(distributions[first]):
     rest = {(): 1.0} if token == eos else texts(distributions, token, length -
                                                 1, eos)
-    found.update({(int(token), *text): distributions[first, token] * p
-                  for text, p in rest.items()})
-  return found
+    results.update({(int(token), *text): distributions[first, token] * p
+                    for text, p in rest.items()})
+  return results
 
 
 def grown(distributions, first, width, length=LENGTH, penalty=0.0, groups=1):

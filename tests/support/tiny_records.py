@@ -13,7 +13,7 @@ def record(method, seconds, calls=(6, 6, 4), *, temperature=0.0, drafts=0,
   """A record of texts of 6, 6 and 4 tokens, that plain decoding takes 1 s for.
   """
   tokens = [6, 6, 4]
-  found = {
+  results = {
       "method": method, "temperature": temperature, "depth": drafts,
       "tree_nodes": nodes, "emitted": tokens, "target_calls": list(calls),
       "draft_calls": [drafts * x for x in calls],
@@ -22,7 +22,7 @@ def record(method, seconds, calls=(6, 6, 4), *, temperature=0.0, drafts=0,
       "prompt_seconds": list(seconds), "plain_tokens": tokens,
       "plain_seconds": [1.0, 1.0, 1.0], "log_prob": [-6.0, -5.0, -4.0],
       "row_steps": list(calls), "compile_seconds": 1.0}
-  return {**found, "metrics": tree_figures.of_record(found, RATIO)}
+  return {**results, "metrics": tree_figures.of_record(results, RATIO)}
 
 
 def records():

@@ -86,7 +86,7 @@ def _attempt(schema, whitespace, budget, limit, deadline):
 
 
 def _add(build, parts, start):
-  """Adds the values of parts; returns the state after them, None for none."""
+  """Adds the values of parts; returns the state after, None if none fits."""
   if not parts:
     return _add_anything(build, start)
   branches = schema_branches.of_parts(build.source, parts)

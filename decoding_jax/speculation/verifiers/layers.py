@@ -1,6 +1,6 @@
 """Layer verification: the levels of a tree one by one, the deepest one first.
 
-From the root down every node v gets a weight w(v), that of the root being 1.
+From the root down every node v gets a weight w(v), the root's being 1.
 The weights of a level sum up to W, the probability that the path reaches that
 level. At each of its nodes recursive rejection goes through the children with
 the target mass W t instead of the distribution t:

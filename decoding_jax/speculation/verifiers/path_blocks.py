@@ -129,7 +129,7 @@ def transport(mass, draft, tokens, valid) -> Choice:
   size = len(draft)
   drawn, own = vocabulary.top_k(draft, min(_OWN, size))
   wanted = vocabulary.take(mass, own)
-  # The last class is that of all other tokens.
+  # The last class has all other tokens.
   rest = lambda x: vocabulary.put(x, own, 0).sum()[None]
   drawn = jnp.concatenate([drawn, rest(draft)])
   wanted = jnp.concatenate([wanted, rest(mass)])

@@ -5,6 +5,7 @@ else.
 """
 
 import dataclasses
+import re
 
 from decoding_jax import types
 from experiments.app import launch
@@ -13,6 +14,8 @@ from experiments.devices import drafts
 from models import guided
 from models.text import vocab_alignment
 
+# Not within the arguments of a function.
+_COMMA = re.compile(r",(?![^(]*\))")
 HELP = ("several of these with a comma between, which specinfer(models=2) asks "
         "one by one; for other methods they are a mixture")
 
@@ -62,9 +65,10 @@ class Combined(draft_kind.Draft):
 
 def of_name(name):
   """Returns the draft of a name with a comma, else None."""
-  if "," not in name:
+  names = _COMMA.split(name)
+  if len(names) == 1:
     return None
-  parts = tuple(drafts.parse(x) for x in name.split(","))
+  parts = tuple(map(drafts.parse, names))
   for part in parts:
     if not part.is_model or part.is_head:
       raise launch.UserError(f"--draft={name}: '{part}' is no draft model, of "

@@ -247,9 +247,11 @@ def test_results_keep_a_file_that_is_torn_from_the_start(tmp_path):
   assert path.read_text() == ""
 
 
-def test_results_name_the_line_that_is_not_json(tmp_path):
+@pytest.mark.parametrize("line", ["nonsense", "[" * 100_000],
+                         ids=["text", "deep"])
+def test_results_name_the_line_that_is_not_json(tmp_path, line):
   path = tmp_path / "results.jsonl"
-  path.write_text('{"cell": 1}\nnonsense\n{"cell": 2}\n')
+  path.write_text(f'{{"cell": 1}}\n{line}\n{{"cell": 2}}\n')
   with pytest.raises(launch.UserError, match="line 2 is not JSON"):
     results_store.read(path)
 
@@ -403,9 +405,13 @@ def test_workdir_that_cannot_be_is_a_user_error(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(launch.UserError, match="--workdir=.*file cannot be used"):
     results_store.open_workdir(tmp_path / "file", {})
-  (tmp_path / results_store.RUN).write_text("{")
-  with pytest.raises(launch.UserError, match="--workdir=.* cannot be used"):
-    results_store.open_workdir(tmp_path, {})
+  for text in "{", "[" * 100_000:
+    (tmp_path / results_store.RUN).write_text(text)
+    with pytest.raises(launch.UserError, match="--workdir=.* cannot be used"):
+      results_store.open_workdir(tmp_path, {})
+  (tmp_path / "run" / "run.partial").mkdir(parents=True)
+  with pytest.raises(launch.UserError, match="directory: '.*run.partial'"):
+    results_store.open_workdir(tmp_path / "run", {})
   with pytest.raises(launch.UserError, match="--workdir is empty"):
     results_store.open_workdir("", {})
 

@@ -117,10 +117,10 @@ def test_two_processes_are_killed_and_resume(config, tmp_path):
   assert "Fixed draft length" in output and "Fixed" not in others
   content = (workdir / results_store.RESULTS).read_text()
   assert content.startswith(first)
-  found = [json.loads(line) for line in content.splitlines()]
+  actual = [json.loads(line) for line in content.splitlines()]
   expected = alone(config, tmp_path / "alone.jsonl")
-  assert len(found) == len(expected) == 2
-  for a, b in zip(found, expected):
+  assert len(actual) == len(expected) == 2
+  for a, b in zip(actual, expected):
     assert {k: a[k] for k in _ALIKE} == {k: b[k] for k in _ALIKE}
     # Of random models: other tokens would have another probability.
     assert a["log_prob"] == pytest.approx(b["log_prob"], abs=1e-4)

@@ -70,13 +70,13 @@ def _stopped(tmp_path, what):
 
 @pytest.mark.parametrize("way", _WAYS)
 def test_what_computes_for_ever_ends(way, tmp_path):
-  found, seconds = _stopped(tmp_path, _WAYS[way])
-  assert found == [{"cell": 1}]
+  result, seconds = _stopped(tmp_path, _WAYS[way])
+  assert result == [{"cell": 1}]
   assert seconds < 10
 
 
 def test_what_is_held_is_written_before(tmp_path):
   """It takes longer than what else is waited for."""
-  found, seconds = _stopped(tmp_path, _LATE)
-  assert found == [{"cell": 1}, {"cell": 2}]
+  result, seconds = _stopped(tmp_path, _LATE)
+  assert result == [{"cell": 1}, {"cell": 2}]
   assert seconds > 2

@@ -36,8 +36,8 @@ def test_a_model_with_a_table_has_its_distributions():
       size=(64, tiny.LLAMA.vocab_size)), jnp.float32)
   model = model._replace(lm=device_checks._with_table(model.lm),
                          params=(model.params, table))
-  found, _ = tiny.causal(model, tiny.PROMPTS)
-  assert (found == table[tiny.PROMPTS]).all()
+  result, _ = tiny.causal(model, tiny.PROMPTS)
+  assert (result == table[tiny.PROMPTS]).all()
 
 
 def test_page():

@@ -16,15 +16,15 @@ ANY = ("shuffle", "insert_any", "remove_any", "replace_any", "latin")
 
 @pytest.mark.parametrize("name", canvas_tasks.TASKS)
 def test_answers_are_right_and_others_are_not(name):
-  found = [x for x in EXAMPLES if x[0] == name]
-  for example in found:
+  results = [x for x in EXAMPLES if x[0] == name]
+  for example in results:
     answer = canvas_tasks.canvas(example[3])
     assert canvas_tasks.is_right(example, answer)
     wrong = list(answer)
     wrong[0] = canvas_tasks.WORDS.index(canvas_tasks.NOTHING)
     assert not canvas_tasks.is_right(example, wrong)
   # Controls: two answers in each other's places, or the first word dropped.
-  for (*first, _), (*_, answer) in zip(found, found[1:]):
+  for (*first, _), (*_, answer) in zip(results, results[1:]):
     if first[2] != answer:
       assert not canvas_tasks.is_right((*first, None),
                                        canvas_tasks.canvas(answer))

@@ -78,8 +78,8 @@ def test_both_dialogues_of_a_pair_are_far_apart(config, tokenizer):
   texts = [tokenizer.decode(list(row)) for row in rows]
   assert any(" good" in text for text in texts)
   for text in texts:
-    found = re.findall(r"question (\d+)\?", text)
-    assert found and len(found) == len(set(found))
+    matches = re.findall(r"question (\d+)\?", text)
+    assert matches and len(matches) == len(set(matches))
 
 
 def test_training(config):

@@ -128,18 +128,18 @@ def test_prompts_of_words_of_the_completion(config, share):
   config.update({share: 1.0})
   rewrite = parallel_text.rewriter(config, WORDS)
   rng = np.random.default_rng(0)
-  found = [rewrite(rng, "prompt", WORDS[3]) for _ in range(50)]
-  prompts = [prompt.split() for prompt, _ in found]
+  results = [rewrite(rng, "prompt", WORDS[3]) for _ in range(50)]
+  prompts = [prompt.split() for prompt, _ in results]
   assert {len(prompt) for prompt in prompts} == {2, 3}
-  assert len({prompt for prompt, _ in found}) > 6
-  for prompt, (_, text) in zip(prompts, found):
+  assert len({prompt for prompt, _ in results}) > 6
+  for prompt, (_, text) in zip(prompts, results):
     words = text.replace(",", "").split()
     assert set(prompt) <= set(words) & set(RARE)
     # What is not asked for has stayed.
     kept = [old == new for old, new in zip(
         WORDS[3].replace(",", "").split(), words)]
     assert kept[0] and kept[2] and kept[4] and kept[5]
-  changed = [text != WORDS[3] for _, text in found]
+  changed = [text != WORDS[3] for _, text in results]
   assert any(changed) == (share == "renamed_fraction")
   # Without others that come twice, words are asked for and stay.
   rewrite = parallel_text.rewriter(config, WORDS[:4])
@@ -177,18 +177,18 @@ def test_shares_that_are_none(config):
 
 def test_the_mean_counts_completions_only(monkeypatch):
   monkeypatch.setattr(on_mesh, "evaluated_rows", lambda mesh: 1)
-  found = []
+  results = []
 
   def evaluate(params, batch, teacher_params):
     del params, teacher_params
-    found.append(len(batch.tokens))
+    results.append(len(batch.tokens))
     return {"loss": batch.tokens[0, 0]}
 
   tokens = np.arange(3, dtype=np.int32)[:, None] * np.ones((1, 3), np.int32)
   weights = np.array([[1, 1], [0, 1], [0, 1]], np.float32)
   mean = train.training_steps.evaluate(
       evaluate, None, batches.Batch(tokens, weights))
-  assert found == [1, 1, 1] and mean == {"loss": 0.75}
+  assert results == [1, 1, 1] and mean == {"loss": 0.75}
 
 
 @pytest.mark.long

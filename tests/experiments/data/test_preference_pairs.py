@@ -60,10 +60,10 @@ def test_pairs_of_rows(config):
   assert not set(texts[0]) & set(texts[1])
   assert 5 <= len(texts[0]) / 2 <= 25
   # None is in both splits.
-  found = [set(preference_pairs._read(config, split))
-           for split in ("train", "held-out")]
-  assert not found[0] & found[1] and found[0] | found[1] == set(PAIRS)
-  questions = [{os.path.commonprefix(pair) for pair in x} for x in found]
+  results = [set(preference_pairs._read(config, split))
+             for split in ("train", "held-out")]
+  assert not results[0] & results[1] and results[0] | results[1] == set(PAIRS)
+  questions = [{os.path.commonprefix(pair) for pair in x} for x in results]
   assert not questions[0] & questions[1]
 
 

@@ -262,8 +262,8 @@ def test_categories_in_groups(pair, tmp_path):
   config = make_config("spec_bench", path)
   config.prompts = 3
   got = prompt_tasks.load(config, pair)
-  found = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
-  assert found == {"stem\n": "mt_bench", "math\n": "mt_bench", "rag\n": "rag"}
+  results = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
+  assert results == {"stem\n": "mt_bench", "math\n": "mt_bench", "rag\n": "rag"}
 
 
 def test_categories_in_turn(pair, tmp_path):

@@ -67,12 +67,12 @@ def test_without_a_loop():
   assert not hlo_kernels.of_step(PROGRAM.replace(" while(", " call("))
 
 
-@pytest.mark.parametrize("name, found", [
+@pytest.mark.parametrize("name, memory", [
     ("h100:8", 79 * 2**30), ("H100:1x1", 79 * 2**30), ("h200:1", 139 * 2**30),
     ("v5e:2x2", None), ("h100", None), ("a100:1", None)])
-def test_names(name, found):
+def test_names(name, memory):
   gpu = gpu_compiler.model(name)
-  assert (gpu and gpu.memory) == found
+  assert (gpu and gpu.memory) == memory
 
 
 def test_no_compiler(monkeypatch):
@@ -90,9 +90,9 @@ def test_products_without_a_tile_are_left_to_cublas():
       raise jax.errors.JaxRuntimeError(
           "INTERNAL: Couldn't find output tile sizes that satisfy hlo: %dot")
 
-  found = device_compiler.compile_(
+  result = device_compiler.compile_(
       types.SimpleNamespace(lower=lambda lowering_platforms: Lowered()), "cuda")
-  assert found == {"xla_gpu_enable_triton_gemm": False}
+  assert result == {"xla_gpu_enable_triton_gemm": False}
 
 
 # Prints the program of a method of trees for a GPU, in 16 bits.

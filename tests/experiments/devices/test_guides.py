@@ -51,10 +51,10 @@ def test_guided_texts_are_those_of_the_library(pair, folders, spec, build):
   encode = lambda text: tokenizer_files.encode(pair.tokenizer, text).ids
   target, params = build(pair, encode)
   expected = decoded(pair._replace(target=target, target_params=params))
-  found = guides.apply(pair, spec)
-  np.testing.assert_array_equal(decoded(found), expected)
+  actual = guides.apply(pair, spec)
+  np.testing.assert_array_equal(decoded(actual), expected)
   np.testing.assert_array_equal(
-      decoded(found, dj.methods.autoregressive()), expected)
+      decoded(actual, dj.methods.autoregressive()), expected)
   assert (decoded(pair) != expected).any()
 
 

@@ -66,7 +66,7 @@ def decoded(pair):
     ({}, False), ({"weights": "int8"}, True)], ids=["plain", "int8"])
 def test_texts_are_those_of_unrolled_layers(target, asked, options, on_mesh):
   """Of a folder of transformers, drafted for by its own first layers."""
-  found = {}
+  results = {}
   for value in ("off", "on"):
     asked(value)
     pair = model_pair.open_pair(target, "layers:2", **options)
@@ -74,6 +74,6 @@ def test_texts_are_those_of_unrolled_layers(target, asked, options, on_mesh):
             else model_pair.with_params(pair))
     assert list(pair.target_params["layers"]) == (
         ["layer"] if value == "on" else ["layer_0", "layer_1", "layer_2"])
-    found[value] = decoded(pair)
-  np.testing.assert_array_equal(found["on"][0], found["off"][0])
-  np.testing.assert_allclose(found["on"][1], found["off"][1], atol=1e-4)
+    results[value] = decoded(pair)
+  np.testing.assert_array_equal(results["on"][0], results["off"][0])
+  np.testing.assert_allclose(results["on"][1], results["off"][1], atol=1e-4)

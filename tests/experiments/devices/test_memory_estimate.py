@@ -98,18 +98,18 @@ def test_weights_and_caches_are_exact(scan, weights):
 def test_drafters_without_a_model(method, carried):
   """The draft model is not counted, nor distributions of drafts."""
   pair = pair_of(tiny.LLAMA, tiny.OPT)
-  found, alone = (memory_estimate.estimate(x, [method.sampled], 3, 5, 40)
-                  for x in (pair, pair._replace(draft=None, draft_params=None)))
-  assert found == alone
+  both, alone = (memory_estimate.estimate(x, [method.sampled], 3, 5, 40)
+                 for x in (pair, pair._replace(draft=None, draft_params=None)))
+  assert both == alone
   plain = memory_estimate.estimate(pair, [PLAIN.sampled], 3, 5, 40)
   slots = memory_estimate.most_slots([method.sampled], 5, 40)
   assert memory_estimate.most_slots([PLAIN.sampled], 5, 40) == slots
-  assert found.weights == plain.weights
-  assert found.caches == plain.caches + carried
+  assert both.weights == plain.weights
+  assert both.caches == plain.caches + carried
   scored, drafted = memory_estimate.nodes(method.sampled)
   assert (scored, drafted) == (
       1 + tree.num_nodes(method.sampled.drafter.layout), 0)
-  assert found.logits == 4 * 3 * 13 * scored
+  assert both.logits == 4 * 3 * 13 * scored
 
 
 def test_levels_of_draft_models():
@@ -146,9 +146,9 @@ def test_temporaries_of_the_compiled_prefill(width, weights):
       prefill.capacity(width, 65), prefill.CHUNK, pair.target,
       pair.target_params, prompts=jax.ShapeDtypeStruct((2, width), jnp.int32),
       lengths=jax.ShapeDtypeStruct((2,), jnp.int32)).compile()
-  found = program.memory_analysis().temp_size_in_bytes
-  assert found <= need.temporaries
-  assert width < 1025 or need.temporaries <= 2 * found
+  result = program.memory_analysis().temp_size_in_bytes
+  assert result <= need.temporaries
+  assert width < 1025 or need.temporaries <= 2 * result
 
 
 @pytest.mark.parametrize("kind", [

@@ -29,40 +29,40 @@ ONE = tiny.LLAMA
 DRAFTS = 2
 
 
-@pytest.fixture(name="found", scope="module")
+@pytest.fixture(name="runs", scope="module")
 def _found(tmp_path_factory):
   folder = tmp_path_factory.mktemp("meshes")
   output, errors = helpers.start(on_meshes.__file__, folder,
                                  devices=8).communicate()
   assert output, errors
-  found = json.loads(output.splitlines()[-1])
-  assert found["texts"] == 8
-  return found
+  parsed = json.loads(output.splitlines()[-1])
+  assert parsed["texts"] == 8
+  return parsed
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
-def test_same_tokens_as_on_one_device(found, mesh):
+def test_same_tokens_as_on_one_device(runs, mesh):
   """The same models are read from their folders onto each mesh."""
-  assert found[mesh]["same"] and found[mesh]["same_counts"]
-  assert found[mesh]["off"] < 1e-5
+  assert runs[mesh]["same"] and runs[mesh]["same_counts"]
+  assert runs[mesh]["off"] < 1e-5
 
 
-def test_rows_that_join_on_a_mesh(found):
-  assert found["queued"]["same"] and found["queued"]["same_counts"]
+def test_rows_that_join_on_a_mesh(runs):
+  assert runs["queued"]["same"] and runs["queued"]["same_counts"]
 
 
 @pytest.mark.parametrize("method", ["pearl(2)", "ssd(2, 2)"])
-def test_the_drafter_has_devices_of_its_own(found, method):
+def test_the_drafter_has_devices_of_its_own(runs, method):
   """Two groups, each of which splits rows and layers in two."""
-  assert found[method]["same"] and found[method]["same_counts"]
-  assert found[method]["off"] < 1e-5
+  assert runs[method]["same"] and runs[method]["same_counts"]
+  assert runs[method]["off"] < 1e-5
 
 
-def test_weights_of_8_bits(found):
+def test_weights_of_8_bits(runs):
   """Scales of the embedding are one sum more a forward; experts have none."""
-  rounded, whole = found["2x4 of 8 bits"], found["2x4"]
-  assert found["other"] and rounded["same"] and rounded["same_counts"]
+  rounded, whole = runs["2x4 of 8 bits"], runs["2x4"]
+  assert runs["other"] and rounded["same"] and rounded["same_counts"]
   assert rounded["off"] < 1e-5
   more = {"all-reduce": whole["all-reduce"] + 1 + DRAFTS}
   same = ("same", "same_counts", "off")
@@ -70,44 +70,44 @@ def test_weights_of_8_bits(found):
           {k: v for k, v in {**whole, **more}.items() if k not in same})
 
 
-def test_scanned_layers_exchange_what_unrolled_ones_do(found):
-  assert found["scanned"] == {**found["2x4 of 8 bits"],
-                              "off": found["scanned"]["off"]}
-  assert found["scanned"]["off"] < 1e-5
+def test_scanned_layers_exchange_what_unrolled_ones_do(runs):
+  assert runs["scanned"] == {**runs["2x4 of 8 bits"],
+                             "off": runs["scanned"]["off"]}
+  assert runs["scanned"]["off"] < 1e-5
 
 
-def test_same_tokens_where_rows_share_a_prefix(found):
+def test_same_tokens_where_rows_share_a_prefix(runs):
   """It is kept by each index of "data", and exchanged by no device.
 
   The heads of the draft do not divide by those that share its layers.
   """
-  shared, plain = found["shared"], found["2x4"]
+  shared, plain = runs["shared"], runs["2x4"]
   assert shared["same"] and shared["same_counts"] and shared["off"] < 1e-5
   sums = ("all-reduce", "all-gather", "all-to-all")
   assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
 
 
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
-def test_experts_of_which_each_device_has_some_whole(found, weights):
+def test_experts_of_which_each_device_has_some_whole(runs, weights):
   """They exchange as often, and as much, as those whose units are split."""
-  whole = found[f"experts {weights}"]
-  units = found["2x4" if weights == "dtype" else "2x4 of 8 bits"]
+  whole = runs[f"experts {weights}"]
+  units = runs["2x4" if weights == "dtype" else "2x4 of 8 bits"]
   assert whole["same"] and whole["same_counts"] and whole["off"] < 1e-5
-  counts = lambda found: {k: v for k, v in found.items() if k not in (
+  counts = lambda runs: {k: v for k, v in runs.items() if k not in (
       "same", "same_counts", "off")}
   assert counts(whole) == counts(units)
 
 
-def test_same_tokens_of_layers_with_a_state(found):
+def test_same_tokens_of_layers_with_a_state(runs):
   """Their heads are split as parameters are."""
-  assert found["states"]["same"] and found["states"]["off"] < 1e-4
-  assert found["states"]["whole"] == 0
-  assert found["mamba"]["same"] and found["mamba"]["off"] < 1e-4
+  assert runs["states"]["same"] and runs["states"]["off"] < 1e-4
+  assert runs["states"]["whole"] == 0
+  assert runs["mamba"]["same"] and runs["mamba"]["off"] < 1e-4
 
 
-def test_a_draft_that_all_devices_have(found):
+def test_a_draft_that_all_devices_have(runs):
   """Its layers exchange nothing; the texts are the same."""
-  whole, split = found["2x4 of a whole draft"], found["2x4"]
+  whole, split = runs["2x4 of a whole draft"], runs["2x4"]
   assert whole["same"] and whole["same_counts"] and whole["off"] < 1e-5
   # Two of the layers, which are scanned, a level.
   fewer = DRAFTS * 2
@@ -115,42 +115,42 @@ def test_a_draft_that_all_devices_have(found):
   assert not any("an expert" in name for name in whole)
 
 
-def test_same_tokens_with_a_logits_processor(found):
-  assert found["processed"]
+def test_same_tokens_with_a_logits_processor(runs):
+  assert runs["processed"]
 
 
-def test_same_tokens_of_looked_up_drafts(found):
-  assert found["looked_up"]
+def test_same_tokens_of_looked_up_drafts(runs):
+  assert runs["looked_up"]
 
 
 @pytest.mark.parametrize("name", on_meshes.NO_MODEL)
-def test_same_tokens_of_drafters_without_a_model(found, name):
+def test_same_tokens_of_drafters_without_a_model(runs, name):
   """What a row has learned, a start table and features are on all devices.
 
   Control: rows differ in how often they have a draft.
   """
-  assert len(set(found[name]["tested"])) > 1
-  assert found[name]["same"] and found[name]["same_counts"]
-  assert found[name]["off"] < 1e-4
+  assert len(set(runs[name]["tested"])) > 1
+  assert runs[name]["same"] and runs[name]["same_counts"]
+  assert runs[name]["off"] < 1e-4
 
 
 @pytest.mark.parametrize("name", on_meshes.HEADS)
-def test_same_tokens_of_heads_on_the_target(found, name):
+def test_same_tokens_of_heads_on_the_target(runs, name):
   """Of a target whose layers and logits are split."""
-  assert found[name]["same"] and found[name]["same_counts"]
-  assert found[name]["off"] < 1e-4
+  assert runs[name]["same"] and runs[name]["same_counts"]
+  assert runs[name]["off"] < 1e-4
 
 
-def test_same_tokens_of_a_head_on_a_processed_target(found):
+def test_same_tokens_of_a_head_on_a_processed_target(runs):
   """Control: without the processor they are others."""
-  whole = found["processed head"]
+  whole = runs["processed head"]
   assert whole["same"] and whole["same_counts"] and whole["other"]
   assert whole["off"] < 1e-4
 
 
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", True), ("4x2", True), ("2x4", True), ("1x8", False)])
-def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
+def test_devices_exchange_sums_of_layers_and_little_else(runs, mesh,
                                                          split_draft):
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
@@ -170,14 +170,14 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
           for config, (n, of_layers) in calls.items())}
   if split_draft and split > on_meshes.DRAFT.num_kv_heads:
     expected.update({"all-gather": 2 * DRAFTS, "reduce-scatter": DRAFTS})
-  exchanged = {k: v for k, v in found[mesh].items()
+  exchanged = {k: v for k, v in runs[mesh].items()
                if k not in ("same", "same_counts", "off", "bytes of rules",
                             "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
   # A draft whose heads are not split has its embedding on all devices.
-  assert (found[mesh]["whole"] == 0) == split_draft
-  assert (found[mesh]["bytes of rules"] > 0) == (split > 1)
-  assert found[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
+  assert (runs[mesh]["whole"] == 0) == split_draft
+  assert (runs[mesh]["bytes of rules"] > 0) == (split > 1)
+  assert runs[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
 
 def named_specs(config, size):
@@ -382,18 +382,18 @@ def chips(kind, width, height, slices=1):
 def test_chips_that_exchange_are_neighbours(kind, shape, slices):
   data, model = shape[0] * slices, shape[1]
   devices = chips(kind, 4, 4, slices)
-  found = mesh_shapes.arranged(devices, (data, model))
-  assert found.shape == (data, model)
-  assert sorted(x.id for x in found.flat) == list(range(16 * slices))
-  for row in found:
+  result = mesh_shapes.arranged(devices, (data, model))
+  assert result.shape == (data, model)
+  assert sorted(x.id for x in result.flat) == list(range(16 * slices))
+  for row in result:
     assert len({x.slice_index for x in row}) == 1
     spans = np.ptp([x.coords for x in row], axis=0) + 1
     assert np.prod(spans) == model
 
 
 def test_part_of_a_slice():
-  found = mesh_shapes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
-  assert [x.id for x in found.flat] == [0, 1, 2]
+  result = mesh_shapes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
+  assert [x.id for x in result.flat] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("shape, machines", [
@@ -401,9 +401,9 @@ def test_part_of_a_slice():
 def test_gpus_of_two_machines(shape, machines):
   """A machine is a slice of its own; a layer may be split over both."""
   devices = [Device(i, "gpu", "NVIDIA H100", i // 8) for i in range(16)]
-  found = mesh_shapes.arranged(devices[::-1], shape)
-  assert found.shape == shape and len(set(found.flat)) == 16
-  assert {len({x.slice_index for x in row}) for row in found} == {machines}
+  result = mesh_shapes.arranged(devices[::-1], shape)
+  assert result.shape == shape and len(set(result.flat)) == 16
+  assert {len({x.slice_index for x in row}) for row in result} == {machines}
 
 
 @pytest.mark.parametrize("value, batch, cores, count", [
@@ -430,9 +430,9 @@ def test_flags_and_variables_settle_devices():
               (["--mesh=data:1"], ""), (["--mesh=data:2"], ""), ([], ""),
               (["--mesh=data:2"],
                "--xla_force_host_platform_device_count=3"))]
-  found = [run.communicate() for run in runs]
-  assert [output.strip() for output, _ in found] == [
-      "1", str(min(2, kernels.cores())), "1", "3"], found
+  results = [run.communicate() for run in runs]
+  assert [output.strip() for output, _ in results] == [
+      "1", str(min(2, kernels.cores())), "1", "3"], results
 
 
 @pytest.mark.parametrize("value, message", [

@@ -119,10 +119,10 @@ def test_the_next_token_module_of_the_target(folders, tmp_path):
                 tokenizers.load(folders[0]))
   for name in ("target", "head"):
     both.append(tensor_files.tensors(tmp_path / name))
-  found = {name: x.read() for part in both for name, x in part.items()}
+  results = {name: x.read() for part in both for name, x in part.items()}
   file = tmp_path / "target" / tensor_files.SAFETENSORS
-  tensor_files.write(file, {k: x.shape for k, x in found.items()}, "float32",
-                     found.__getitem__)
+  tensor_files.write(file, {k: x.shape for k, x in results.items()}, "float32",
+                     results.__getitem__)
   target = str(tmp_path / "target")
   plain = decoded(open_(target, ""), dj.methods.autoregressive())
   np.testing.assert_array_equal(decoded(open_(target, "mtp"), METHOD), plain)

@@ -37,14 +37,14 @@ def test_a_batch_shares_where_that_saves_something():
   pair = lambda share=99, reads=True, mesh=None: types.SimpleNamespace(
       share=share, target=types.SimpleNamespace(reads_shared=reads), mesh=mesh,
       draft=None)
-  found = lambda pair, rows=None: shared_prefix.of_batch(pair, prompts, lengths,
-                                                         rows)
-  assert found(pair()) == found(pair(), 2) == 64
-  assert found(pair(share=32)) == 32
-  assert found(pair(share=0)) == found(pair(reads=False)) == 0
-  assert found(pair(), rows=1) == 0
+  got = lambda pair, rows=None: shared_prefix.of_batch(pair, prompts, lengths,
+                                                       rows)
+  assert got(pair()) == got(pair(), 2) == 64
+  assert got(pair(share=32)) == 32
+  assert got(pair(share=0)) == got(pair(reads=False)) == 0
+  assert got(pair(), rows=1) == 0
   of_rows = lambda data: pair(mesh=types.SimpleNamespace(shape={"data": data}))
-  assert (found(of_rows(2)), found(of_rows(4))) == (64, 0)
+  assert (got(of_rows(2)), got(of_rows(4))) == (64, 0)
 
 
 @pytest.mark.long

@@ -34,8 +34,8 @@ def test_shares_of_tri_grams():
 
 
 def test_texts_of_suffix_decoding():
-  found = start_tables.make("suffix", TEXTS, 5).params
-  assert found.tolist() == [1, 2, 1, 3, 1, 2, 4, -1, 2, 4]
+  result = start_tables.make("suffix", TEXTS, 5).params
+  assert result.tolist() == [1, 2, 1, 3, 1, 2, 4, -1, 2, 4]
 
 
 def opened(folders, path):
@@ -64,9 +64,9 @@ def test_a_table_of_the_text_itself_is_drafted_from(folders, tmp_path):
     table = start_tables.load(str(path), pair.tokenizer)
     started = pair._replace(start=table)
     model_pair.check(method, started, 2, 12, dj.Sampling(0.0))
-    found, other = run(started, method), run(pair, method)
-    np.testing.assert_array_equal(found.tokens, other.tokens)
-    assert found.stats.target_calls[0] < other.stats.target_calls[0]
+    result, other = run(started, method), run(pair, method)
+    np.testing.assert_array_equal(result.tokens, other.tokens)
+    assert result.stats.target_calls[0] < other.stats.target_calls[0]
     assert model_pair.fingerprint(started) != model_pair.fingerprint(pair)
 
 

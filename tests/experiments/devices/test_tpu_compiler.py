@@ -215,8 +215,8 @@ def test_scanned_layers_are_read_where_they_lie():
 
   Control: behind a barrier weights of 8 bits are.
   """
-  *found, control = json.loads(finished(start("-c", _SCANNED))[0])
-  assert not any(found)
+  *result, control = json.loads(finished(start("-c", _SCANNED))[0])
+  assert not any(result)
   assert control
 
 

@@ -28,11 +28,11 @@ def test_all_figures_of_a_method_are_in_a_line(tmp_path):
 
 
 def test_tables_by_category():
-  found = dict(tree_tables.by_category(tiny_records.cells()))
-  assert list(found) == [f"By category, temperature 0: {name}"
-                         for metric, name in tree_tables.RESULTS.items()
-                         if metric != "mean_accepted"]
-  lines = found["By category, temperature 0: speed-up"]
+  results = dict(tree_tables.by_category(tiny_records.cells()))
+  assert list(results) == [f"By category, temperature 0: {name}"
+                           for metric, name in tree_tables.RESULTS.items()
+                           if metric != "mean_accepted"]
+  lines = results["By category, temperature 0: speed-up"]
   assert lines[0] == ["method (prompts)", "qa (1)", "rag (2)", "all (3)"]
   assert lines[2] == ["speculative(2)", "1.67", "1.54 [1.25, 2.00]",
                       "1.58 [1.25, 2.00]"]
@@ -48,8 +48,8 @@ def test_rates_that_were_not_measured_by_category():
   records = [{name: x for name, x in record.items()
               if not name.startswith(("prompt_", "plain_"))}
              for record in tiny_records.records()]
-  found = tree_tables.by_category(tiny_records.cells(records))
-  assert [title.partition(": ")[2] for title, _ in found] == [
+  result = tree_tables.by_category(tiny_records.cells(records))
+  assert [title.partition(": ")[2] for title, _ in result] == [
       "block efficiency (tau)", "acceptance rate by position", "MBSU"]
 
 

@@ -56,13 +56,13 @@ def test_ragged_batches():
   assert [b[1].shape for b in batches] == [(2, 4), (2, 4), (2, 9)]
   shapes = batches_lib.one_of_each_shape(batches)
   assert [b[1].shape[1] for b in shapes] == [4, 9]
-  found = [(key, row[:n]) for keys, prompts_, lengths in batches
-           for key, row, n in zip(keys, prompts_, lengths)]
+  results = [(key, row[:n]) for keys, prompts_, lengths in batches
+             for key, row, n in zip(keys, prompts_, lengths)]
   key = jax.random.key(config.seed)
   for i, (row, place) in enumerate(zip(rows, places, strict=True)):
-    assert found[place][1].tolist() == row
+    assert results[place][1].tolist() == row
     np.testing.assert_array_equal(
-        jax.random.key_data(found[place][0]),
+        jax.random.key_data(results[place][0]),
         jax.random.key_data(jax.random.fold_in(key, i)))
   for _, prompts_, lengths in batches:
     assert all((row[n:] == 0).all() for row, n in zip(prompts_, lengths))
@@ -95,13 +95,13 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  found = tree_cells.measure(config, pair, methods, examples,
-                             tmp_path / "results")
-  assert [r["tree_nodes"] for r in found] == [0, 4, 2, 3]
-  for record in found:
+  result = tree_cells.measure(config, pair, methods, examples,
+                              tmp_path / "results")
+  assert [r["tree_nodes"] for r in result] == [0, 4, 2, 3]
+  for record in result:
     assert record["draft_calls"] == [0, 0]
     assert record["metrics"]["mbsu"] == record["metrics"]["block_efficiency"]
-  rows = tree_figures.long_records(found, None, 0.1)
+  rows = tree_figures.long_records(result, None, 0.1)
   trees = tree_tables.best(rows, points)
   text = tree_tables.terminal(rows, trees)
   for label in ("Token Recycling", "prompt lookup", "suffix decoding"):
@@ -118,16 +118,16 @@ def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  found = tree_cells.measure(config, pair, methods, examples,
-                             tmp_path / "results")
-  assert [r["depth"] for r in found] == [0, 2]
-  assert found[1]["draft_calls"] == [2 * n for n in found[1]["target_calls"]]
-  rows = tree_figures.long_records(found, None, 0.1)
+  result = tree_cells.measure(config, pair, methods, examples,
+                              tmp_path / "results")
+  assert [r["depth"] for r in result] == [0, 2]
+  assert result[1]["draft_calls"] == [2 * n for n in result[1]["target_calls"]]
+  rows = tree_figures.long_records(result, None, 0.1)
   text = tree_tables.terminal(rows, tree_tables.best(rows, points))
   assert "  PEARL " in text
   tree_tables.write(tmp_path, rows, [], "", {})
   assert "mean accepted tokens" in (tmp_path / "summary.md").read_text()
-  record = found[1]
+  record = result[1]
   runs = sum(record["target_calls"]) - record["post_verify_calls"]
   accepted = np.array(record["accepted_by_depth"]).sum(axis=0) @ [0, 1, 2]
   assert record["metrics"]["mean_accepted"] == [accepted / runs]
@@ -147,11 +147,11 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
   size = generate_lib._generate.num_programs  # pylint: disable=protected-access
   before = size()
-  found = tree_cells.measure(config, pair, methods, examples,
-                             tmp_path / "results")
+  result = tree_cells.measure(config, pair, methods, examples,
+                              tmp_path / "results")
   assert size() - before <= len(methods) * config.buckets
-  assert [record["method"] for record in found] == [m.name for m in methods]
-  for record in found:
+  assert [record["method"] for record in result] == [m.name for m in methods]
+  for record in result:
     assert len(record["texts"]) == len(record["emitted"]) == 5
     assert len(record["tokens"]) == 3
     assert len(record["row_steps"]) == 3
@@ -163,14 +163,28 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   # What has a result is not run again.
   again = tree_cells.measure(config, pair, methods, examples,
                              tmp_path / "results")
-  assert again == found
+  assert again == result
   # From a queue come the same texts; the three short prompts have one.
   config.queue = 4
   queued, = tree_cells.measure(config, pair, methods[:1], examples,
                                tmp_path / "queued")
-  assert queued["texts"] == found[0]["texts"]
+  assert queued["texts"] == result[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
+  # Without timings there are the same counts, and no rates.
+  config.update(queue=0, references=0)
+  counted = tree_cells.measure(config, pair, methods, examples,
+                               tmp_path / "counted")
+  for record, timed in zip(counted, result, strict=True):
+    for name in ("texts", "emitted", "target_calls", "row_steps"):
+      assert record[name] == timed[name]
+    assert not {"seconds", "tokens", "baseline_rate"} & record.keys()
+    assert "token_rate" not in record["metrics"]
+  rows = tree_figures.long_records(counted, None, 0.1)
+  trees = tree_tables.best(rows, {("length", 1): [methods[1].name]})
+  tree_tables.write(tmp_path, rows, trees, "", {})
+  assert "| tokens/s" not in (tmp_path / "summary.md").read_text()
+  assert "RSD-S" in tree_tables.terminal(rows, trees)
 
 
 def test_seconds_of_each_prompt_and_of_its_baseline():

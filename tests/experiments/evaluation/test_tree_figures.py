@@ -10,16 +10,16 @@ CHAIN = tiny_records.records()[1]
 
 
 def test_figures_of_all_prompts():
-  found = tree_figures.main(CHAIN, tiny_records.RATIO)
-  assert found["block_efficiency"][0] == 1.6
+  result = tree_figures.main(CHAIN, tiny_records.RATIO)
+  assert result["block_efficiency"][0] == 1.6
   # Two draft calls a step, of a quarter of the parameters.
-  assert found["mbsu"] == pytest.approx(
-      [x / 1.5 for x in found["block_efficiency"]], abs=1e-6)
-  assert found["token_rate"][0] == pytest.approx(16 / 1.9, abs=1e-6)
-  value, low, high = found["token_rate_ratio"]
+  assert result["mbsu"] == pytest.approx(
+      [x / 1.5 for x in result["block_efficiency"]], abs=1e-6)
+  assert result["token_rate"][0] == pytest.approx(16 / 1.9, abs=1e-6)
+  value, low, high = result["token_rate_ratio"]
   assert value == pytest.approx(3 / 1.9, abs=1e-6)
   assert 1.25 <= low < value < high <= 2
-  assert found["plain_rate"] == [pytest.approx(16 / 3, abs=1e-6)]
+  assert result["plain_rate"] == [pytest.approx(16 / 3, abs=1e-6)]
 
 
 def test_acceptance_has_an_interval_for_each_position():
@@ -32,25 +32,25 @@ def test_acceptance_has_an_interval_for_each_position():
 def test_a_position_that_was_never_reached_has_no_rate():
   record = tiny_records.record("speculative(2)", [1] * 3, drafts=2, nodes=2,
                                accepted=[(6, 0, 0)] * 3)
-  found = tree_figures.main(record, 0)["acceptance_by_depth"]
-  assert found == [[0, 0, 0], [None] * 3]
+  result = tree_figures.main(record, 0)["acceptance_by_depth"]
+  assert result == [[0, 0, 0], [None] * 3]
 
 
 def test_speed_up_is_paired_by_prompt():
   """Prompts that differ a hundredfold have an equal speed-up."""
-  found = tree_figures.main({
+  result = tree_figures.main({
       **CHAIN, "seconds": [0.5, 5.0, 50.0], "plain_seconds": [1.0, 10.0, 100.0]
   }, 0)
-  assert found["token_rate_ratio"] == [2, 2, 2]
+  assert result["token_rate_ratio"] == [2, 2, 2]
 
 
 def test_figures_of_a_category():
   part = tree_figures.of_prompts(CHAIN, [0, 2])
-  found = tree_figures.main(part, tiny_records.RATIO)
-  assert found["block_efficiency"][0] == pytest.approx(10 / 6, abs=1e-6)
-  assert found["token_rate"][0] == pytest.approx(10 / 1.3, abs=1e-6)
-  assert found["token_rate_ratio"][0] == pytest.approx(2 / 1.3, abs=1e-6)
-  assert found["acceptance_by_depth"][0][0] == pytest.approx(2 / 6, abs=1e-6)
+  result = tree_figures.main(part, tiny_records.RATIO)
+  assert result["block_efficiency"][0] == pytest.approx(10 / 6, abs=1e-6)
+  assert result["token_rate"][0] == pytest.approx(10 / 1.3, abs=1e-6)
+  assert result["token_rate_ratio"][0] == pytest.approx(2 / 1.3, abs=1e-6)
+  assert result["acceptance_by_depth"][0][0] == pytest.approx(2 / 6, abs=1e-6)
   one = tree_figures.main(tree_figures.of_prompts(CHAIN, [1]), 0)
   assert one["token_rate_ratio"] == [pytest.approx(1 / 0.6, abs=1e-6), None,
                                      None]
@@ -61,32 +61,32 @@ def test_categories_without_seconds():
   shared = {name: x for name, x in CHAIN.items()
             if not name.startswith(("prompt_", "plain_"))}
   assert "token_rate_ratio" in tree_figures.main(shared, 0)
-  found = tree_figures.main(tree_figures.of_prompts(shared, [0, 1]), 0)
-  assert set(found) == {"block_efficiency", "mbsu", "acceptance_by_depth"}
+  result = tree_figures.main(tree_figures.of_prompts(shared, [0, 1]), 0)
+  assert set(result) == {"block_efficiency", "mbsu", "acceptance_by_depth"}
 
 
 def test_categories_of_a_baseline_that_was_timed_on_few_prompts():
   timed = {name: x for name, x in CHAIN.items()
            if not name.startswith("plain_")}
-  found = tree_figures.main(tree_figures.of_prompts(timed, [0, 1]), 0)
-  assert "token_rate" in found and "token_rate_ratio" not in found
+  result = tree_figures.main(tree_figures.of_prompts(timed, [0, 1]), 0)
+  assert "token_rate" in result and "token_rate_ratio" not in result
 
 
 def test_cells_of_each_category_and_of_all():
-  found = [x for x in tiny_records.cells() if x["metric"] == "block_efficiency"]
-  assert [(x["method"], x["category"], x["prompts"]) for x in found[:4]] == [
+  items = [x for x in tiny_records.cells() if x["metric"] == "block_efficiency"]
+  assert [(x["method"], x["category"], x["prompts"]) for x in items[:4]] == [
       ("autoregressive", "qa", 1), ("autoregressive", "rag", 2),
       ("autoregressive", "all", 3), ("speculative(2)", "qa", 1)]
-  assert len(found) == 9
-  chain = found[3:6]
+  assert len(items) == 9
+  chain = items[3:6]
   assert [x["value"] for x in chain] == [
       1.5, pytest.approx(10 / 6, abs=1e-6), 1.6]
   assert chain[2]["nodes"] == chain[2]["depth"] == 2
 
 
 def test_prompts_of_no_category():
-  found = tiny_records.cells(categories=None)
-  assert {x["category"] for x in found} == {"all"}
+  result = tiny_records.cells(categories=None)
+  assert {x["category"] for x in result} == {"all"}
 
 
 def test_names_without_options_where_these_tell_nothing_apart():

@@ -69,10 +69,10 @@ def test_figures_of_one_batch_have_no_interval_of_speed():
 
 
 def test_a_cell_of_two_experiments_is_reported_in_both():
-  found = [r for r in tree_tables.best(_cells(), _POINTS)
-           if (r["label"], r["metric"]) == ("RSD-C", "mbsu")]
-  assert {r["method"] for r in found} == {"rsd_c(2-2)"}
-  assert [(r["experiment"], r["point"], r["temperature"]) for r in found] == [
+  results = [r for r in tree_tables.best(_cells(), _POINTS)
+             if (r["label"], r["metric"]) == ("RSD-C", "mbsu")]
+  assert {r["method"] for r in results} == {"rsd_c(2-2)"}
+  assert [(r["experiment"], r["point"], r["temperature"]) for r in results] == [
       ("length", 2, 0.5), ("budget", 6, 0.5),
       ("length", 2, 1.0), ("budget", 6, 1.0)]
 

@@ -115,9 +115,9 @@ def test_a_grammar_in_a_file(applied, tmp_path, capsys):
       ('# Brackets.\nroot   ::= "[" inner\ninner  ::= root? "]"', "xgrammar")):
     path.write_text(text)
     pair = applied(grammar=str(path))
-    found, ended = completion(pair)
-    assert not ended or found.count(b"[") == found.count(b"]")
-    assert set(found) <= set(b"[]") and found[:1] == b"["
+    result, ended = completion(pair)
+    assert not ended or result.count(b"[") == result.count(b"]")
+    assert set(result) <= set(b"[]") and result[:1] == b"["
     assert capsys.readouterr().err == f"grammar: {engine}\n"
     assert grammar_engine.report(pair.target_params).startswith(
         "grammar on the host: ")

@@ -43,27 +43,27 @@ def best(pair, judged, method):
 
 def test_words_steer_a_search(pair, judged):
   """The best of many samples has more of the words than one sample."""
-  found = judged("words:b/d/f/h,c/e/g/i")
-  rewards = [best(pair, found, dj.methods.best_of_n(n)).stats.extra["reward"]
+  result = judged("words:b/d/f/h,c/e/g/i")
+  rewards = [best(pair, result, dj.methods.best_of_n(n)).stats.extra["reward"]
              for n in (1, 64)]
   assert rewards[0].sum() < rewards[1].sum()
-  out = best(pair, found, dj.methods.autoregressive())
+  out = best(pair, result, dj.methods.autoregressive())
   assert reward_flags.line(out) == [
       f"reward {float(out.stats.extra['reward'][0]):.3f}"]
 
 
 def test_a_model_with_another_tokenizer_scores_on_the_host(pair, judged):
-  found = judged("harmless-reward")
-  out = best(pair, found, dj.methods.best_of_n(2))
-  assert dj.rewards.host_report(found.reward).texts
+  result = judged("harmless-reward")
+  out = best(pair, result, dj.methods.best_of_n(2))
+  assert dj.rewards.host_report(result.reward).texts
   assert np.isfinite(out.stats.extra["reward"]).all()
 
 
 def test_no_reward(pair, judged):
-  found = judged("")
+  result = judged("")
   assert not reward_flags.given()
-  assert found.reward is None
-  assert not reward_flags.line(best(pair, found, dj.methods.autoregressive()))
+  assert result.reward is None
+  assert not reward_flags.line(best(pair, result, dj.methods.autoregressive()))
 
 
 @pytest.mark.parametrize("name,error", [

@@ -20,13 +20,13 @@ LEAST = exactness.MIN_P_VALUE
 def draw(table, seed=0, repeat=0.0):
   """Samples `[ROWS, 1 + LENGTH]`; some tokens only repeat the one before."""
   rng = np.random.default_rng(seed)
-  found = np.zeros((ROWS, 1 + LENGTH), int)
+  values = np.zeros((ROWS, 1 + LENGTH), int)
   for at in range(LENGTH):
     u = rng.random(ROWS)[:, None]
-    fresh = (u > table[found[:, at]].cumsum(axis=1)).sum(axis=1)
+    fresh = (u > table[values[:, at]].cumsum(axis=1)).sum(axis=1)
     again = rng.random(ROWS) < repeat
-    found[:, at + 1] = np.where(again, found[:, at], fresh)
-  return np.minimum(found, len(table) - 1)
+    values[:, at + 1] = np.where(again, values[:, at], fresh)
+  return np.minimum(values, len(table) - 1)
 
 
 @pytest.mark.parametrize("zeros", [0, 2])
@@ -65,14 +65,14 @@ def test_an_engine_that_fails_is_a_line(monkeypatch):
   monkeypatch.setattr(engine_exactness.random_pair, "write", lambda *_: None)
   monkeypatch.setitem(engines.ENGINES, "fake", engines.Engine(
       "support.no_server", ()))
-  [found] = engine_exactness.test("fake", 1, 30)
-  assert not found.is_right and "No module named" in found.error
+  [result] = engine_exactness.test("fake", 1, 30)
+  assert not result.is_right and "No module named" in result.error
   # It repeats prompts of other lengths than were asked for.
   monkeypatch.setitem(engines.ENGINES, "fake", engines.Engine(
       "support.rival_server", ()))
-  [found] = engine_exactness.test("fake", 1, 30)
-  assert "48 were asked for" in found.error
-  lines = engine_exactness.table([found]).splitlines()
+  [result] = engine_exactness.test("fake", 1, 30)
+  assert "48 were asked for" in result.error
+  lines = engine_exactness.table([result]).splitlines()
   assert lines[2].split() == ["fake", "plain", "-", "-", "-", "NO"]
   assert lines[3].startswith("fake plain: texts of [8] tokens")
 

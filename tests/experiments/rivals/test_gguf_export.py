@@ -69,10 +69,10 @@ def test_rows_without_whole_blocks_stay_wide(tmp_path):
 
 
 def test_servers_read_the_same_numbers(folder):
-  found = llama_files.tensors(folder)
+  tensors = llama_files.tensors(folder)
   assert llama_files.config(folder)["head_dim"] == CONFIG.head_dim
   for name, x in convert.tensor_files.tensors(folder).items():
-    np.testing.assert_array_equal(found[name], x.read().astype(np.float32))
+    np.testing.assert_array_equal(tensors[name], x.read().astype(np.float32))
 
 
 def test_other_architectures_are_refused(tmp_path):

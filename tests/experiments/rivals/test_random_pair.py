@@ -46,12 +46,12 @@ def texts(models):
 
 
 def test_distributions_overlap_as_asked(written, models, texts):
-  _, found = written
-  assert abs(found["overlap"] - 0.7) <= random_pair.TOLERANCE
+  _, result = written
+  assert abs(result["overlap"] - 0.7) <= random_pair.TOLERANCE
   again = random_pair.measure(models, texts)
   assert abs(again["overlap"] - 0.7) < NOISE
   assert 10 < again["perplexity"] < 14
-  assert found["settings"] == SETTINGS.to_dict()
+  assert result["settings"] == SETTINGS.to_dict()
 
 
 def test_measure_in_numpy(models, texts):
@@ -62,11 +62,11 @@ def test_measure_in_numpy(models, texts):
     distributions.append(np.exp(logits - logits.max(axis=-1, keepdims=True)))
     distributions[-1] /= distributions[-1].sum(axis=-1, keepdims=True)
   target, draft = (x[:, 1:] for x in distributions)
-  found = random_pair.measure(models, texts)
+  result = random_pair.measure(models, texts)
   entropy = -(target * np.log(target)).sum(axis=-1).mean()
-  assert found["overlap"] == pytest.approx(
+  assert result["overlap"] == pytest.approx(
       np.minimum(target, draft).sum(axis=-1).mean(), abs=1e-3)
-  assert found["perplexity"] == pytest.approx(np.exp(entropy), rel=1e-3)
+  assert result["perplexity"] == pytest.approx(np.exp(entropy), rel=1e-3)
 
 
 def test_files_have_the_numbers_that_were_measured(tmp_path, monkeypatch):

@@ -108,20 +108,20 @@ def test_transformers_writes_our_greedy_text(server):
   assert plain["target_calls"] == NEW
   assert plain["seconds"] > 0
   for setting in ("assisted", "lookup"):
-    found = _generate(server, setting, 3)
-    assert found["tokens"] == expected
+    actual = _generate(server, setting, 3)
+    assert actual["tokens"] == expected
     # The distribution says how many are accepted; the draft is close to the
     # target.
-    assert NEW / 4 <= found["target_calls"] <= NEW
+    assert NEW / 4 <= actual["target_calls"] <= NEW
   assert _generate(server, "assisted", 3)["target_calls"] < NEW
 
 
 @pytest.mark.long
 def test_transformers_samples_batches(server):
-  found = [_generate(server, "plain", prompts=PROMPTS * 2, temperature=1.0,
-                     seed=seed)["tokens"] for seed in (0, 0, 1)]
-  assert found[0] == found[1] != found[2]
-  assert [len(row) for row in found[0]] == [NEW, NEW]
+  results = [_generate(server, "plain", prompts=PROMPTS * 2, temperature=1.0,
+                       seed=seed)["tokens"] for seed in (0, 0, 1)]
+  assert results[0] == results[1] != results[2]
+  assert [len(row) for row in results[0]] == [NEW, NEW]
   # None but the most probable tokens are left.
   certain = [_generate(server, "plain", temperature=temperature, min_p=1.0)
              for temperature in (0.0, 1.0)]

@@ -106,10 +106,10 @@ def get_config():
 
 
 def test_each_training_has_a_schedule_of_its_own(config, tmp_path):
-  found = [scaling.of_point(config, "d8x1", tokens, tmp_path)
-           for tokens in (320, 640)]
-  assert [(x.steps, x.warmup_steps) for x in found] == [(10, 1), (20, 2)]
-  assert found[0].sizes.dim == 8 and found[0].export != found[1].export
+  results = [scaling.of_point(config, "d8x1", tokens, tmp_path)
+             for tokens in (320, 640)]
+  assert [(x.steps, x.warmup_steps) for x in results] == [(10, 1), (20, 2)]
+  assert results[0].sizes.dim == 8 and results[0].export != results[1].export
   assert not config.training.steps == 10
 
 

@@ -32,9 +32,9 @@ def choice(*others, sizes=None):
 
 
 def test_the_fastest_is_chosen_and_told():
-  found = choice(finding(1.9), finding(1.5, "rsd_s(2, 3)"))
-  assert found.spec == "speculative(2)"
-  lines = found.report.splitlines()
+  result = choice(finding(1.9), finding(1.5, "rsd_s(2, 3)"))
+  assert result.spec == "speculative(2)"
+  lines = result.report.splitlines()
   assert lines[-1] == ("speculative(2): 190.0 tokens/s in a trial, 1.90 times "
                        "those of plain decoding.")
   assert [line.split()[0] for line in lines[2:5]] == [
@@ -44,20 +44,20 @@ def test_the_fastest_is_chosen_and_told():
 
 
 def test_plain_decoding_where_nothing_is_faster():
-  found = choice(finding(1.01))
-  assert found.method.name == "autoregressive"
-  assert found.report.endswith("no other is faster: speculative(2) has 1.01 "
-                               "times as many.")
+  result = choice(finding(1.01))
+  assert result.method.name == "autoregressive"
+  assert result.report.endswith("no other is faster: speculative(2) has 1.01 "
+                                "times as many.")
   assert choice().report.endswith("nothing else fits into the budget of "
                                   "memory.")
 
 
 def test_of_a_budget_the_smallest_that_keeps_the_speed():
-  found = choice(finding(1.9), finding(1.82, "rsd_s(2, 3)"), finding(
+  result = choice(finding(1.9), finding(1.82, "rsd_s(2, 3)"), finding(
       1.5, "speculative(1)"), sizes={
           "speculative(2)": 9, "rsd_s(2, 3)": 8, "speculative(1)": 1,
           auto_method.PLAIN: 1})
-  assert found.spec == "rsd_s(2, 3)"
+  assert result.spec == "rsd_s(2, 3)"
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -106,8 +106,8 @@ def test_a_choice_for_two_models(monkeypatch):
   model = tiny.llama_models().target
   pair = model_pair.ModelPair(model.lm, model.params, model.lm, model.params,
                               None, 1.0)
-  found = choose(monkeypatch, pair)
-  lines = {x.split()[0]: x.split()[1:] for x in found.report.splitlines()}
+  result = choose(monkeypatch, pair)
+  lines = {x.split()[0]: x.split()[1:] for x in result.report.splitlines()}
   assert lines["speculative(3)"][0] == "100"
   assert float(lines["speculative(3)"][2]) > 3
 
@@ -125,9 +125,9 @@ def test_a_choice_for_a_head(monkeypatch, temperature):
       None, 0.1)
   assert [tree.depth(x.sampled.drafter.layout) for x in auto_method.methods(
       pair.draft)] == [0, 2, 2]
-  found = choose(monkeypatch, pair, dj.Sampling(temperature))
-  assert f"\n{found.method.name}: " in found.report
-  assert "cost of drafts" in found.report and " 0.10 " in found.report
+  result = choose(monkeypatch, pair, dj.Sampling(temperature))
+  assert f"\n{result.method.name}: " in result.report
+  assert "cost of drafts" in result.report and " 0.10 " in result.report
 
 
 def test_budgets_and_meshes_that_do_not_fit(monkeypatch):

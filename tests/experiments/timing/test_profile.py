@@ -34,9 +34,9 @@ PLACES = {"dot.1": "draft_forward", "copy.1": "draft_forward",
 
 def test_parts_of_operations():
   """Also of those that have no name: by what is inside, or what they read."""
-  found = profile._places([("jit_f", PROGRAM)])
-  assert {name: found["jit_f", name][1] for name in PLACES} == PLACES
-  assert found["jit_f", "while.1"][0] == "while"
+  result = profile._places([("jit_f", PROGRAM)])
+  assert {name: result["jit_f", name][1] for name in PLACES} == PLACES
+  assert result["jit_f", "while.1"][0] == "while"
 
 
 def test_programs_without_parts_do_not_count():

@@ -41,8 +41,8 @@ def made(name):
 
 def read(chosen, own, tokens):
   """What the head reads of all tokens but the last."""
-  found = head_objectives.features(chosen, own, jnp.asarray(tokens[:, :-1]))
-  by_layer = dict(zip(chosen.features, found))
+  result = head_objectives.features(chosen, own, jnp.asarray(tokens[:, :-1]))
+  by_layer = dict(zip(chosen.features, result))
   return tuple(by_layer[i] for i in chosen.kept)
 
 
@@ -99,11 +99,11 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
   features = read(chosen, own, tokens)
   anchor = 4
   params = {"prompts": own["embedding"][tokens[0, anchor + 1:][:_DEPTH]]}
-  found, places = chosen.kind.predict(chosen.config, _TARGET, params, own,
-                                      features, tokens, _DEPTH)
+  result, places = chosen.kind.predict(chosen.config, _TARGET, params, own,
+                                       features, tokens, _DEPTH)
   at, = np.flatnonzero(places[0] == anchor + 1)
   for level in range(_DEPTH):
-    np.testing.assert_allclose(found[0, level, at],
+    np.testing.assert_allclose(result[0, level, at],
                                logits[0, places[level, at]], atol=1e-4)
 
 
@@ -131,13 +131,13 @@ def test_a_loss_of_paths(name):
   head, params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
-  found, _ = head_objectives._levels(head, params, batch, own, False, True)
+  result, _ = head_objectives._levels(head, params, batch, own, False, True)
   student, places, *_ = head.kind.predict(
       head.config, _TARGET, params, own, read(head, own, tokens), tokens,
       _DEPTH)
   root = 4
   n, = np.flatnonzero(places[0] == root)
-  for level, (_, logits, weights, following) in enumerate(found):
+  for level, (_, logits, weights, following) in enumerate(result):
     at, = np.flatnonzero(places[level] == root + level)
     np.testing.assert_allclose(logits[:, n], student[:, level, at], atol=1e-5)
     np.testing.assert_array_equal(following[:, n], tokens[:, root + level + 1])
@@ -240,12 +240,12 @@ def test_features_are_compared_with_those_of_the_target():
   x = np.asarray(features[0], np.float64)
   hidden = x / np.sqrt((x * x).mean(-1, keepdims=True) + _TARGET.norm_eps) * (
       scale[None, None])
-  *_, found = head.kind.predict(head.config, _TARGET, params, own, features,
-                                tokens, _DEPTH)
+  *_, actual = head.kind.predict(head.config, _TARGET, params, own, features,
+                                 tokens, _DEPTH)
   expected = []
   for level in range(_DEPTH):
     # Pair t stands for the token after it; the last one is beyond the window.
-    gap = np.abs(found[:, level, level:-1] - hidden[:, level + 1:])
+    gap = np.abs(actual[:, level, level:-1] - hidden[:, level + 1:])
     expected.append(np.where(gap < 1, gap**2 / 2, gap - .5).mean())
   weights = 0.8**np.arange(_DEPTH)
   np.testing.assert_allclose(

@@ -93,10 +93,10 @@ def test_lk(logits):
   distance, divergence = (jax.value_and_grad(loss, argnums=1)(*logits)
                           for loss in (losses.total_variation,
                                        losses.forward_kl))
-  found = jax.value_and_grad(losses.lk, argnums=1)(*logits)
+  result = jax.value_and_grad(losses.lk, argnums=1)(*logits)
   share = np.exp(-3 * (1 - distance[0]))
   assert .05 < share < .95
-  for a, b, c in zip(found, divergence, distance):
+  for a, b, c in zip(result, divergence, distance):
     np.testing.assert_allclose(a, share * b + (1 - share) * c, rtol=1e-5,
                                atol=1e-7)
 
@@ -183,10 +183,10 @@ def test_block_verification_stops_where_a_text_ends():
   weights[:, 1, 5:] = 0
   cut = weights.copy()
   cut[:, 2, 5:] = 0
-  found, expected = (losses.block_verification(*chains, paths.T[None], w)
-                     for w in (weights, cut))
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
-  assert abs(found - losses.block_verification(
+  actual, expected = (losses.block_verification(*chains, paths.T[None], w)
+                      for w in (weights, cut))
+  np.testing.assert_allclose(actual, expected, rtol=1e-6)
+  assert abs(actual - losses.block_verification(
       *chains, paths.T[None], np.ones_like(weights))) > 1e-3
 
 

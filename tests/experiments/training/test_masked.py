@@ -28,14 +28,14 @@ def test_the_loss_is_that_of_masked_places_alone():
       jax.random.key(0), config)
   tokens = np.array([[1, 2, 3, 4], [5, 4, 3, 2]])
   weights = np.array([[0.5, 0, 0.5], [0, 1, 0]], np.float32)
-  found = training_steps.objective(training_steps.MASKED, lm)(
+  result = training_steps.objective(training_steps.MASKED, lm)(
       params, batches.Batch(tokens, weights))
   # Mask 6 in place of what is predicted; each row counts the same.
   logits = np.asarray(transformer.bidirectional_logits(
       lm, params, np.array([[1, 6, 3, 6], [5, 4, 6, 2]])))
   log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
   rows = [(log_probs[0, 1, 2] + log_probs[0, 3, 4]) / 2, log_probs[1, 2, 3]]
-  np.testing.assert_allclose(found, -np.mean(rows), rtol=1e-5)
+  np.testing.assert_allclose(result, -np.mean(rows), rtol=1e-5)
 
 
 def _config(tmp_path, **fields):

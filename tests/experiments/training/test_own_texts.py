@@ -129,8 +129,8 @@ def test_settings_that_describe_no_texts(target, tmp_path, changes, error):
 def test_a_preset_with_other_sizes(target):
   config = own_config(target, target.parent, preset="smoke",
                       sizes=dict(vocab_size=270, num_layers=3))
-  found = training_run.architecture(config)
-  assert (found.vocab_size, found.num_layers, found.dim) == (270, 3, 32)
+  result = training_run.architecture(config)
+  assert (result.vocab_size, result.num_layers, result.dim) == (270, 3, 32)
 
 
 def test_any_text_is_a_corpus(tmp_path):
@@ -191,12 +191,12 @@ def test_a_head_on_features_that_are_kept(target, tmp_path, monkeypatch):
   assert again["overlap"] == metadata["overlap"]
   architecture = checkpoints.load_config(target)
   params = checkpoints.load(target)[1]
-  found = heads.load(tmp_path / "export", architecture, target_params=params)
-  assert found.params["tokens"].shape == (20,)
+  loaded = heads.load(tmp_path / "export", architecture, target_params=params)
+  assert loaded.params["tokens"].shape == (20,)
   # In the place of the target's rows of these tokens.
   np.testing.assert_array_equal(
-      found.params["output"], params["embedding" if architecture.tie_embeddings
-                                     else "head"][found.params["tokens"]])
+      loaded.params["output"], params["embedding" if architecture.tie_embeddings
+                                      else "head"][loaded.params["tokens"]])
 
 
 @pytest.mark.long
@@ -209,9 +209,9 @@ def test_a_head_is_trained_further(target, tmp_path):
   run = training_run.prepare(config)
   before = training_run.first_state(config, run).params
   assert run.head.tokens.shape == (20,)
-  found = heads.load(tmp_path / "export", checkpoints.load_config(target),
-                     target_params=checkpoints.load(target)[1]).params
-  jax.tree.map(np.testing.assert_array_equal, before["layer"], found["layer"])
+  loaded = heads.load(tmp_path / "export", checkpoints.load_config(target),
+                      target_params=checkpoints.load(target)[1]).params
+  jax.tree.map(np.testing.assert_array_equal, before["layer"], loaded["layer"])
   train.train(config)
   config.head = "dflash"
   with pytest.raises(launch.UserError, match="start=.* is another head than"):
@@ -226,8 +226,8 @@ def test_features_on_disk_are_those_of_the_forward(target, tmp_path):
   expected = head_objectives.features(run.head, run.teacher_params,
                                       np.maximum(texts, 0))
   inside = (texts >= 0)[..., None]
-  for found, whole in zip(batch.features, expected, strict=True):
-    np.testing.assert_allclose(found.astype(np.float32) * inside,
+  for actual, whole in zip(batch.features, expected, strict=True):
+    np.testing.assert_allclose(actual.astype(np.float32) * inside,
                                whole * inside, rtol=0.01, atol=0.01)
 
 

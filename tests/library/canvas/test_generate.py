@@ -99,9 +99,9 @@ def _with_network(network, cache, method=STATIC(1), given=None, **fields):
       canvases=given)
 
 
-def _difference(found):
+def _difference(result):
   """Returns how far confidences of the first block's forwards differ."""
-  first, second = (out.trace[0][:, :, :4] for out in found)
+  first, second = (out.trace[0][:, :, :4] for out in result)
   return np.abs(first - second)[:, :4].max()
 
 
@@ -111,14 +111,14 @@ def test_a_cache_is_kept_and_exact_where_blocks_are_causal(network, shifted):
   """Prompts are read once; one row begins with its second block filled."""
   given = np.full((4, 12), toys.MASK)
   given[1, 4:8] = 2
-  found = [_with_network(network, cache, given=given, block_causal=True,
-                         shifted=shifted) for cache in (False, True)]
-  np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
-  assert _difference(found) < 1e-4
-  second = [out.trace[0][np.array([0, 2, 3]), 4:8, 4:8] for out in found]
+  results = [_with_network(network, cache, given=given, block_causal=True,
+                           shifted=shifted) for cache in (False, True)]
+  np.testing.assert_array_equal(results[0].tokens, results[1].tokens)
+  assert _difference(results) < 1e-4
+  second = [out.trace[0][np.array([0, 2, 3]), 4:8, 4:8] for out in results]
   np.testing.assert_allclose(*second, atol=1e-4)
-  assert found[0].whole_forwards.tolist() == [12, 8, 12, 12]
-  assert found[1].whole_forwards.tolist() == [1] * 4
+  assert results[0].whole_forwards.tolist() == [12, 8, 12, 12]
+  assert results[1].whole_forwards.tolist() == [1] * 4
 
 
 @pytest.mark.parametrize("shifted", [False, True])
@@ -156,8 +156,8 @@ def test_bidirectional_logits_see_what_follows(network):
     (confidence.certainty, [0.25, 0.297])])
 def test_confidences(function, expected):
   probs = jnp.array([[.5, .25, .25, 0], [.5, .125, .375, 0]])
-  found = function(jnp.log(probs), jnp.array([1, 1]))
-  np.testing.assert_allclose(found, expected, atol=1e-3)
+  actual = function(jnp.log(probs), jnp.array([1, 1]))
+  np.testing.assert_allclose(actual, expected, atol=1e-3)
 
 
 EXAMPLES = [getattr(canvas.methods, name)(**sizes) for name, found in

@@ -10,22 +10,22 @@ from support import masked_models as toys
 METHODS = dj.canvas.methods
 
 
-def _threshold(found, least=0.5):
-  return [i for c, i in found if c >= least] or toys.top(1)(found)
+def _threshold(result, least=0.5):
+  return [i for c, i in result if c >= least] or toys.top(1)(result)
 
 
-def _factor(found):
-  order = sorted(found, key=lambda x: (-x[0], x[1]))
+def _factor(result):
+  order = sorted(result, key=lambda x: (-x[0], x[1]))
   count = max([n for n in range(1, len(order) + 1) if all(
       (k + 1) * (1 - order[k - 1][0]) < 1 for k in range(1, n + 1))] or [1])
   return [i for _, i in order[:count]]
 
 
-def _local_leap(found):
-  anchors = [i for c, i in found if c >= 0.6]
-  near = [i for c, i in found if c >= 0.3 and any(
+def _local_leap(result):
+  anchors = [i for c, i in result if c >= 0.6]
+  near = [i for c, i in result if c >= 0.3 and any(
       abs(i - a) <= 1 for a in anchors)]
-  return sorted({*anchors, *near}) or toys.top(1)(found)
+  return sorted({*anchors, *near}) or toys.top(1)(result)
 
 
 CASES = {
@@ -54,9 +54,9 @@ def test_equals_plain_python(name, temperature):
 @pytest.mark.parametrize("name", CASES)
 def test_control_another_rule_differs(name):
   out = toys.fill(CASES[name][0])
-  found = [toys.plain(toys.top(1), toys.toy_params(), prompt[:size], 8, 4)
-           for prompt, size in zip(*toys.prompts())]
-  assert [forwards for _, forwards in found] != out.forwards.tolist()
+  results = [toys.plain(toys.top(1), toys.toy_params(), prompt[:size], 8, 4)
+             for prompt, size in zip(*toys.prompts())]
+  assert [forwards for _, forwards in results] != out.forwards.tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -29,7 +29,7 @@ def spellings(text):
 
 def sequences(automaton, length):
   """All sequences of at most so many tokens that end, without their end."""
-  processor, found = processors.automaton(), []
+  processor, result = processors.automaton(), []
   automaton = jax.tree.map(jnp.asarray, automaton)
 
   @jax.jit
@@ -41,7 +41,7 @@ def sequences(automaton, length):
     logits = np.asarray(step(state, 0)[0])
     if logits[0] == 0:
       assert logits[7] == 0  # Both tokens end a text.
-      found.append(tokens)
+      result.append(tokens)
     for token in np.flatnonzero(logits == 0) if len(tokens) < length else ():
       after = step(state, int(token))[1]
       if token in EOS:
@@ -54,13 +54,13 @@ def sequences(automaton, length):
 
   extend((), processor.init(automaton))
   assert np.isinf(step(jnp.int32(-1), 0)[0]).all()
-  return found
+  return result
 
 
 def test_all_spellings_of_some_texts():
-  found = sequences(processors.choice(TEXTS, PIECES, EOS), 4)
+  actual = sequences(processors.choice(TEXTS, PIECES, EOS), 4)
   expected = {x for text in TEXTS for x in spellings(text.encode())}
-  assert len(found) == len(expected) and set(found) == expected
+  assert len(actual) == len(expected) and set(actual) == expected
   # No text that ends in the middle of one that cannot be spelled to its end.
   with_other = processors.choice([*TEXTS, "ax"], PIECES, EOS)
   assert set(sequences(with_other, 4)) == expected
@@ -68,16 +68,16 @@ def test_all_spellings_of_some_texts():
 
 def test_names_of_special_tokens():
   pieces = [*PIECES[:6], token_text.SpecialToken("<b>"), *PIECES[7:]]
-  found = sequences(processors.choice(["a<b>c", "<b>", "ab"], pieces, EOS), 4)
-  assert sorted(found) == [(1, 2), (1, 6, 4), (3,), (6,)]
+  result = sequences(processors.choice(["a<b>c", "<b>", "ab"], pieces, EOS), 4)
+  assert sorted(result) == [(1, 2), (1, 6, 4), (3,), (6,)]
   with pytest.raises(ValueError, match="<b> is a token that ends texts: leave"):
     processors.choice(["a<b>", "c"], pieces, 6)
 
 
 def test_one_spelling_of_each_text():
   encode = lambda text: max(spellings(text.encode()), key=len)
-  found = sequences(processors.choice(TEXTS, PIECES, EOS, encode), 4)
-  assert sorted(found) == sorted({encode(text) for text in TEXTS})
+  result = sequences(processors.choice(TEXTS, PIECES, EOS, encode), 4)
+  assert sorted(result) == sorted({encode(text) for text in TEXTS})
 
 
 def test_beams_are_the_most_probable_items_of_a_catalogue():
@@ -103,8 +103,8 @@ def test_beams_are_the_most_probable_items_of_a_catalogue():
     scores[item] = np.log(probability)
   best = sorted(items, key=scores.get, reverse=True)
   extra = out.stats.extra
-  found = [tuple(x[:3]) for x in np.asarray(extra["beams"][0]).tolist()]
-  assert found[:10] == best[:10] and sorted(found) == sorted(items)
+  results = [tuple(x[:3]) for x in np.asarray(extra["beams"][0]).tolist()]
+  assert results[:10] == best[:10] and sorted(results) == sorted(items)
   np.testing.assert_allclose(extra["beam_log_probs"][0, :10],
                              [scores[x] for x in best[:10]], rtol=1e-4)
 

@@ -151,18 +151,18 @@ def test_masks_of_all_engines_after_any_texts(make):
   """In an order in which matchers are copied, read on, and begin anew."""
   texts = host_engine._texts(make().number)
   rng = np.random.default_rng(0)
-  found = {host_engine.START: None}
+  results = {host_engine.START: None}
   for _ in range(60):
-    text = list(found)[rng.integers(len(found))]
+    text = list(results)[rng.integers(len(results))]
     np.testing.assert_array_equal(
         np.asarray(bits.unpack(jnp.asarray(host_engine._mask(texts, text)), V)),
-        allowed(found[text]))
+        allowed(results[text]))
     for token in range(V):
       after = host_engine._after(texts, text, token)
-      depth = depth_after(found[text], token)
+      depth = depth_after(results[text], token)
       assert (after == host_engine.NONE) == (depth < 0)
       if depth >= 0 and token != EOS:
-        found[after] = depth
+        results[after] = depth
       assert token != EOS or depth < 0 or after == host_engine.ENDED
   assert len(texts.matchers) > 20
 
@@ -274,11 +274,11 @@ ENDS = (EOS, END)
 def masks_along(grammar, tokens):
   """Which tokens may come at the start and after each of some tokens."""
   texts, text = host_engine._texts(grammar.number), host_engine.START
-  found = [host_engine._mask(texts, text)]
+  results = [host_engine._mask(texts, text)]
   for token in tokens:
     text = host_engine._after(texts, text, token)
-    found.append(host_engine._mask(texts, text))
-  return np.stack([bits.unpack(x, len(BYTES)) for x in found])
+    results.append(host_engine._mask(texts, text))
+  return np.stack([bits.unpack(x, len(BYTES)) for x in results])
 
 
 def tokens_of(text):

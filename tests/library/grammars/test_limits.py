@@ -92,16 +92,16 @@ def references(depth):
 
 
 def nested(depth, inner=None):
-  found = inner or NULL
+  results = inner or NULL
   for _ in range(depth):
-    found = {"type": "array", "items": found}
-  return found
+    results = {"type": "array", "items": results}
+  return results
 
 
 def endless():
-  found = {"type": "array"}
-  found["items"] = found
-  return found
+  results = {"type": "array"}
+  results["items"] = results
+  return results
 
 
 @pytest.mark.cases(3)

@@ -184,13 +184,13 @@ def test_numbers_between_bounds_by_their_values():
       bounds, bounds, (False, True), (False, True)):
     if None not in (low, high) and low > high:
       continue
-    found = json_numbers.between(low, high, open_low, open_high)
+    actual = json_numbers.between(low, high, open_low, open_high)
     for text in texts:
       x = decimal.Decimal(text)
       expected = (low is None or x > low or x == low and not open_low) and (
           high is None or x < high or x == high and not open_high)
       # Zero need not have a sign.
-      assert json_strings.has(found, text) == expected or (
+      assert json_strings.has(actual, text) == expected or (
           x == 0 and text[0] == "-"), (low, high, text)
 
 
@@ -212,10 +212,10 @@ def test_numbers_without_bounds_are_those_of_json():
     "", "^a|b", r"^[a\-c]+$", "(a|b)*abb", "^(?=.*b)(?!ab)a.*$", "^.{2}$",
     r"^(a{0,2}b){2}$", r"\u0061\x62", r"[\w-]c", "a*?b", "(?:a|)b$"])
 def test_patterns_by_python(pattern):
-  found = regex.search(pattern)
+  match = regex.search(pattern)
   for size in range(5):
     for text in map("".join, itertools.product("abc-1", repeat=size)):
-      assert json_strings.has(found, text) == bool(re.search(pattern, text))
+      assert json_strings.has(match, text) == bool(re.search(pattern, text))
 
 
 @pytest.mark.parametrize("pattern, message", [
@@ -234,12 +234,12 @@ def test_formats():
   for x in values({"format": "date-time", "type": "string"}):
     if x[:4] != "0000":  # Which Python does not know.
       datetime.datetime.fromisoformat(x)
-  found = json_strings.of_format("date")
+  result = json_strings.of_format("date")
   for year in (1899, 1900, 2000, 2023, 2024):
     for month in range(14):
       for day in range(33):
         text = f"{year}-{month:02}-{day:02}"
-        assert json_strings.has(found, text) == is_date(text)
+        assert json_strings.has(result, text) == is_date(text)
 
 
 def is_date(text):
@@ -252,16 +252,16 @@ def is_date(text):
 def test_numbers_come_back():
   rng = np.random.default_rng(0)
   given = [*map(float, rng.normal(size=200)), 2**70, -2**63, 1e22, -0.5]
-  found = set(values({"enum": given}, 500))
-  assert found <= set(given) and len(found) > 20
+  results = set(values({"enum": given}, 500))
+  assert results <= set(given) and len(results) > 20
 
 
 def test_whitespace_is_what_is_asked_for():
   text = json.dumps({"a": [1, 2]}, indent=2).encode()
   schema = {"properties": {"a": {"items": INTEGER}}, "type": "object"}
   assert not accepts(schema, text)
-  found = schema_automaton.of_schema(schema, r"[ \n]*")
-  assert finite_automata.accepts(found, text)
+  result = schema_automaton.of_schema(schema, r"[ \n]*")
+  assert finite_automata.accepts(result, text)
   with pytest.raises(ValueError, match="whitespace='a': a pattern of blanks"):
     processors.json_schema(schema, PIECES, EOS, whitespace="a")
 

@@ -75,10 +75,10 @@ def test_stop_strings(words):
     before = b"".join(PIECES[token] for token in tokens[:-1])
     if any(word.encode() in before for word in words):
       continue
-    found = any(word.encode() in text for word in words)
-    stopped += found
+    result = any(word.encode() in text for word in words)
+    stopped += result
     allowed = [walk(automaton, [*tokens, x]) >= 0 for x in range(len(PIECES))]
-    assert allowed == [not found or x == EOS for x in range(len(PIECES))]
+    assert allowed == [not result or x == EOS for x in range(len(PIECES))]
   assert stopped > 3
 
 
@@ -133,9 +133,9 @@ def complete(pair, automaton, new):
       prompts=np.tile(np.int32(prompt), (rows, 1)),
       lengths=np.full(rows, len(prompt), np.int32), new=new,
       eos_id=pair.eos_id)
-  found = tiny.texts(out, np.full(rows, len(prompt)))
-  return [b"".join(pieces[token] for token in text) for text in found], [
-      text[-1] in pair.eos_id for text in found]
+  result = tiny.texts(out, np.full(rows, len(prompt)))
+  return [b"".join(pieces[token] for token in text) for text in result], [
+      text[-1] in pair.eos_id for text in result]
 
 
 def pieces_of(pair):
@@ -148,9 +148,9 @@ def test_json_of_a_schema(pair):
       "name": {"enum": ["left", "right"]}, "size": {"type": "integer"}},
             "additionalProperties": False}
   automaton = processors.json_schema(schema, pieces_of(pair), pair.eos_id)
-  found, ended = complete(pair, automaton, 32)
+  result, ended = complete(pair, automaton, 32)
   assert sum(ended) >= 4
-  for text, end in zip(found, ended):
+  for text, end in zip(result, ended):
     if end:
       value = json.loads(text)
       assert value["name"] in ("left", "right")

@@ -331,9 +331,9 @@ def test_normalizers_of_rows_with_their_own_divisors():
   x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3, 40)),
                   jnp.float32)
   divisors = jnp.array([1.0, 2.0, 0.5, 0.1])
-  found = jax.vmap(bindings.log_normalizer)(x, divisors)
+  actual = jax.vmap(bindings.log_normalizer)(x, divisors)
   for got, expected in zip(
-      found, jax.vmap(norms._softmax_reference)(x, divisors)):
+      actual, jax.vmap(norms._softmax_reference)(x, divisors)):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -444,18 +444,18 @@ def test_nothing_is_compiled_within_a_trace(no_library, monkeypatch, tmp_path,
   """What is traced is left to XLA, and the user is told once."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   monkeypatch.setattr(build, "_LOG", None)  # It would tell that it compiles.
-  found = []
+  results = []
   for x in 1.0, jnp.ones(2):
-    jax.jit(lambda x: found.append(seam.prepare()) or x).lower(x)
-  assert found == [False, False]
+    jax.jit(lambda x: results.append(seam.prepare()) or x).lower(x)
+  assert results == [False, False]
   assert not list(tmp_path.rglob("*.so"))
   assert ["kernels.prepare()" in x for x in caplog.messages] == [True]
 
 
 def test_a_trace_finds_what_was_compiled(no_library):
-  found = []
-  jax.jit(lambda x: found.append(seam.available()) or x).lower(1.0)
-  assert found == [True]
+  results = []
+  jax.jit(lambda x: results.append(seam.available()) or x).lower(1.0)
+  assert results == [True]
 
 
 def test_generation_prepares_them(monkeypatch):

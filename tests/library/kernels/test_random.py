@@ -32,24 +32,24 @@ def test_words_are_hashes_of_numbers(size):
 def test_gumbels_have_their_distribution():
   """Kolmogorov-Smirnov, 200,000 numbers of several keys."""
   draw = jax.vmap(lambda key: random.gumbel(key, 2000))
-  found = np.asarray(draw(jax.random.split(jax.random.key(0), 100))).ravel()
-  assert stats.kstest(found, "gumbel_r").pvalue > 1e-5
+  values = np.asarray(draw(jax.random.split(jax.random.key(0), 100))).ravel()
+  assert stats.kstest(values, "gumbel_r").pvalue > 1e-5
   # Neighbours, and numbers at the same place of two keys, are independent.
   for step in (1, 1000, 2000):
-    pairs = np.corrcoef(found[:-step], found[step:])[0, 1]
-    assert abs(pairs) < 5 / len(found)**.5
-  assert stats.kstest(found * 1.01, "gumbel_r").pvalue < 1e-3
+    pairs = np.corrcoef(values[:-step], values[step:])[0, 1]
+    assert abs(pairs) < 5 / len(values)**.5
+  assert stats.kstest(values * 1.01, "gumbel_r").pvalue < 1e-3
 
 
 def test_small_exponentials_keep_their_digits():
   """They win; the float32 grid near 1 would be too coarse."""
   words = jnp.array([0, 1, 2, 1000, 2**31, 2**32 - 1], jnp.uint32)
   expected = -np.log1p(-(np.asarray(words, np.float64) + 0.5) / 2**32)
-  found = np.asarray(random.exponential(words))
-  np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-6)
+  actual = np.asarray(random.exponential(words))
+  np.testing.assert_allclose(actual[:-1], expected[:-1], rtol=1e-6)
   # Of what is nearly 1 the last digits are lost, but it is not infinite.
-  assert 16 < found[-1] < 17
-  assert -jnp.log(found[0]) > 22
+  assert 16 < actual[-1] < 17
+  assert -jnp.log(actual[0]) > 22
 
 
 def test_keys_of_another_kind():
@@ -72,7 +72,7 @@ def test_keys_and_uniforms_are_those_of_jax(impl):
 
 def test_keys_of_rows_are_those_of_jax():
   keys, steps = jax.random.split(jax.random.key(1), 4), jnp.arange(4)
-  found, expected = (jax.vmap(module.fold_in)(keys, steps)
-                     for module in (random, jax.random))
-  np.testing.assert_array_equal(*map(jax.random.key_data, (found, expected)))
-  assert random.is_threefry(found)
+  actual, expected = (jax.vmap(module.fold_in)(keys, steps)
+                      for module in (random, jax.random))
+  np.testing.assert_array_equal(*map(jax.random.key_data, (actual, expected)))
+  assert random.is_threefry(actual)

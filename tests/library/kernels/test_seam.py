@@ -35,17 +35,17 @@ def _faults(path, source):
     wrong |= OF_DISPATCH
   platforms = not is_kernel and any(
       path.is_relative_to(folder) for folder in PLATFORM_FREE)
-  found = set()
+  results = set()
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Name):
-      found.add(node.id)
+      results.add(node.id)
     elif isinstance(node, ast.Attribute):
-      found.add(node.attr)
+      results.add(node.attr)
     elif isinstance(node, ast.alias):
-      found.update(node.name.split("."))
+      results.update(node.name.split("."))
     elif isinstance(node, ast.Constant) and platforms and node.value == "cpu":
       return {"cpu"}
-  return found & wrong
+  return results & wrong
 
 
 @pytest.mark.parametrize(

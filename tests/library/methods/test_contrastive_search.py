@@ -26,8 +26,8 @@ def models(config=tiny.LLAMA):
   return tiny.Models(tiny.Model(lm, target.params), target)
 
 
-def run(method, found, rows=slice(None), **kwargs):
-  return tiny.generate(method, found, prompts=tiny.PROMPTS[rows],
+def run(method, result, rows=slice(None), **kwargs):
+  return tiny.generate(method, result, prompts=tiny.PROMPTS[rows],
                        lengths=tiny.LENGTHS[rows], sampling=GREEDY, **kwargs)
 
 
@@ -58,8 +58,8 @@ def reference(model, prompt, alpha, k=K, eos=None):
   return text[len(prompt):]
 
 
-def references(found, alpha, **kwargs):
-  return [reference(found.target, prompt[:length].tolist(), alpha, **kwargs)
+def references(result, alpha, **kwargs):
+  return [reference(result.target, prompt[:length].tolist(), alpha, **kwargs)
           for prompt, length in zip(tiny.PROMPTS, tiny.LENGTHS)]
 
 
@@ -67,44 +67,44 @@ def references(found, alpha, **kwargs):
     tiny.LLAMA, dataclasses.replace(tiny.OPT, max_length=64)],
                          ids=["llama", "opt"])
 def test_equals_plain_forwards(config):
-  found, method = models(config), dj.methods.contrastive_search(K, ALPHA)
-  out = run(method, found)
-  expected = references(found, ALPHA)
+  actual, method = models(config), dj.methods.contrastive_search(K, ALPHA)
+  out = run(method, actual)
+  expected = references(actual, ALPHA)
   assert tiny.texts(out, tiny.LENGTHS) == expected
   np.testing.assert_array_equal(out.stats.target_calls, 1 + tiny.NEW)
   # Controls: another weight, and none.
-  assert expected != references(found, 0.2)
-  assert expected != tiny.greedy(found.target, tiny.PROMPTS, tiny.LENGTHS,
+  assert expected != references(actual, 0.2)
+  assert expected != tiny.greedy(actual.target, tiny.PROMPTS, tiny.LENGTHS,
                                  tiny.NEW)
 
 
 def test_without_a_penalty_it_is_greedy():
-  found = models()
-  assert tiny.texts(run(dj.methods.contrastive_search(K, 0.0), found),
+  result = models()
+  assert tiny.texts(run(dj.methods.contrastive_search(K, 0.0), result),
                     tiny.LENGTHS) == tiny.greedy(
-                        found.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+                        result.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
 
 
 def test_a_row_alone_and_in_a_queue_and_an_end():
-  found, method = models(), dj.methods.contrastive_search(K, ALPHA)
-  eos = references(found, ALPHA)[0][3]
-  out = run(method, found, eos_id=eos)
-  assert tiny.texts(out, tiny.LENGTHS) == references(found, ALPHA, eos=eos)
-  alone = run(method, found, slice(1, 2), eos_id=eos)
+  result, method = models(), dj.methods.contrastive_search(K, ALPHA)
+  eos = references(result, ALPHA)[0][3]
+  out = run(method, result, eos_id=eos)
+  assert tiny.texts(out, tiny.LENGTHS) == references(result, ALPHA, eos=eos)
+  alone = run(method, result, slice(1, 2), eos_id=eos)
   assert tiny.texts(alone, tiny.LENGTHS[1:2]) == tiny.texts(
       out, tiny.LENGTHS)[1:2]
 
 
 def test_rows_that_make_room_for_others():
-  found, method = models(), dj.methods.contrastive_search(K, ALPHA)
-  queued = tiny.generate(method, found, sampling=GREEDY, rows=2)
-  assert tiny.texts(queued, tiny.LENGTHS) == references(found, ALPHA)
+  result, method = models(), dj.methods.contrastive_search(K, ALPHA)
+  queued = tiny.generate(method, result, sampling=GREEDY, rows=2)
+  assert tiny.texts(queued, tiny.LENGTHS) == references(result, ALPHA)
 
 
 def test_a_target_without_features_is_refused():
-  found = models()
+  got = models()
   with pytest.raises(ValueError, match="target keeps no features"):
-    run(dj.methods.contrastive_search(K), tiny.Models(found.draft, found.draft))
+    run(dj.methods.contrastive_search(K), tiny.Models(got.draft, got.draft))
 
 
 def test_experiments_keep_features_for_methods_that_read_them(folders):

@@ -23,7 +23,7 @@ SOURCE = '''
 
     def make(width):
       return Method(f"fan_of_a_test({width})",
-                    sampled=verifiers.pair(expanders.gumbel_top_k((width,)),
+                    sampled=verifiers.pair(expanders.gumbel_tree((width,)),
                                            verifiers.recursive(False)),
                     greedy=None)
 '''
@@ -49,18 +49,18 @@ def names(methods):
 
 
 def test_each_method_has_examples_that_are_methods():
-  for name, found in dj.methods.examples().items():
-    assert found, name
-    for method in found:
+  for name, result in dj.methods.examples().items():
+    assert result, name
+    for method in result:
       assert isinstance(method, dj.Method)
       assert names([method]) == {name}
       assert hash(method) is not None
 
 
 def test_examples_are_the_methods_that_a_call_makes():
-  found = dj.methods.examples()
-  assert found["rsd_s"][0] is dj.methods.rsd_s(3, 2)
-  assert found["rsd_s"] == dj.methods.examples()["rsd_s"]
+  result = dj.methods.examples()
+  assert result["rsd_s"][0] is dj.methods.rsd_s(3, 2)
+  assert result["rsd_s"] == dj.methods.examples()["rsd_s"]
 
 
 def test_examples_cannot_be_changed_from_outside():
@@ -79,9 +79,9 @@ def lists():
 
 def test_a_file_that_is_added_is_in_every_list(add, monkeypatch):
   """Control: without the file it is in none."""
-  assert not any(NAME in found for found in lists().values())
+  assert not any(NAME in result for result in lists().values())
   add(NAME, SOURCE)
-  assert all(NAME in found for found in lists().values()), lists()
+  assert all(NAME in result for result in lists().values()), lists()
   method = getattr(dj.methods, NAME)(width=3)
   assert method in dj.methods.examples()[NAME]
   assert method_specs.read(f"{NAME}(3)").name == method.name

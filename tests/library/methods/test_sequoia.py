@@ -65,8 +65,8 @@ def test_control_siblings_in_another_order():
   wrong = dj.Method("sorted", verifiers.pair(drafter._replace(expand=expand),
                                              verifiers.recursive(False)), None)
   target, draft = tables()
-  found = dj.testing.check(wrong, target, draft, rows=ROWS // 4, length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(wrong, target, draft, rows=ROWS // 4, length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_greedy_is_the_target_s_own():

@@ -32,15 +32,15 @@ def run(processor, method=TREE, sampling=GREEDY, distributions=None, **kwargs):
 
 def greedy(process, distributions=None):
   """Texts of plain Python; `process` is `(prompt, text, probs) -> scores`."""
-  distributions, found = (
+  distributions, result = (
       table() if distributions is None else distributions), []
   for prompt, length in zip(PROMPTS, LENGTHS):
     prompt, text = prompt[:length].tolist(), []
     while len(text) < NEW:
       probs = distributions[(prompt + text)[-1]]
       text.append(int(np.argmax(process(prompt, text, probs))))
-    found.append(text)
-  return found
+    result.append(text)
+  return result
 
 
 def momentum_scores(resistance, k, most, prompt, text, probs):
@@ -62,14 +62,14 @@ def momentum_scores(resistance, k, most, prompt, text, probs):
 @pytest.mark.parametrize("resistance, k, most", [
     (0.2, 5, 5), (0.05, 3, 1), (0.1, V, 2)])
 def test_momentum_equals_plain_python(resistance, k, most):
-  found = run(processors.momentum(V, 4 + NEW, resistance=resistance,
-                                  num_candidates=k, max_match=most))
+  outputs = run(processors.momentum(V, 4 + NEW, resistance=resistance,
+                                    num_candidates=k, max_match=most))
   process = lambda *x: momentum_scores(resistance, k, most, *x)
-  assert found == greedy(process)
+  assert outputs == greedy(process)
   # Controls: another resistance, and none.
-  assert found != greedy(lambda *x: momentum_scores(2 * resistance + 0.1, k,
-                                                    most, *x))
-  assert found != greedy(lambda prompt, text, probs: probs)
+  assert outputs != greedy(lambda *x: momentum_scores(2 * resistance + 0.1, k,
+                                                      most, *x))
+  assert outputs != greedy(lambda prompt, text, probs: probs)
 
 
 def test_momentum_without_resistance_is_greedy():
@@ -103,13 +103,13 @@ def forced(end, minimum, maximum, wait, prompt, text, probs):
 @pytest.mark.parametrize("minimum, maximum", [(0, 4), (5, 8), (6, 6)])
 def test_budget_forcing_equals_plain_python(minimum, maximum):
   end, wait = (3, 5), 1
-  found = run(processors.budget_forcing(end, minimum=minimum, maximum=maximum,
-                                        wait=wait))
-  assert found == greedy(lambda *x: forced(end, minimum, maximum, wait, *x))
-  for text in found:
+  outputs = run(processors.budget_forcing(end, minimum=minimum, maximum=maximum,
+                                          wait=wait))
+  assert outputs == greedy(lambda *x: forced(end, minimum, maximum, wait, *x))
+  for text in outputs:
     last = text.index(5)
     assert minimum <= last <= maximum + 1
-  assert found != greedy(lambda prompt, text, probs: probs)
+  assert outputs != greedy(lambda prompt, text, probs: probs)
 
 
 def test_budget_forcing_keeps_the_distribution_of_the_forced_model():
@@ -132,9 +132,9 @@ def test_budget_forcing_keeps_the_distribution_of_the_forced_model():
 
 
 def test_no_text_ends_while_its_model_thinks():
-  found = run(processors.budget_forcing((5,), minimum=6, eos_id=[2, 4]),
-              eos_id=[2, 4])
-  for text in found:
+  outputs = run(processors.budget_forcing((5,), minimum=6, eos_id=[2, 4]),
+                eos_id=[2, 4])
+  for text in outputs:
     assert len(text) > 6 and not {2, 4, 5} & set(text[:6])
 
 

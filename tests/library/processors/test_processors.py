@@ -109,7 +109,7 @@ def test_control_the_states_of_other_branches_fail(monkeypatch):
 
 def greedy(process):
   """Greedy texts of `llama_models` by a loop over whole texts."""
-  model, found = tiny.llama_models().target, []
+  model, result = tiny.llama_models().target, []
   for prompt, length in zip(tiny.PROMPTS, tiny.LENGTHS):
     prompt, text = prompt[:length].tolist(), []
     for _ in range(tiny.NEW):
@@ -118,8 +118,8 @@ def greedy(process):
       logits = np.asarray(tiny.causal(model, tokens)[0])[0]
       text.append(int(np.argmax(process(prompt, text,
                                         logits[len(prompt + text) - 1]))))
-    found.append(text)
-  return found
+    result.append(text)
+  return result
 
 
 GREEDY = [
@@ -254,8 +254,8 @@ def test_sequences_that_transformers_forbids(size, window):
     # Shorter texts have no sequence; theirs does not take an empty one.
     expected = (theirs(last, torch.zeros(1, V)).numpy()[0]
                 if len(tokens) >= size else np.zeros(V))
-    found = process((), state, jnp.zeros(V))
-    np.testing.assert_array_equal(found, expected)
+    actual = process((), state, jnp.zeros(V))
+    np.testing.assert_array_equal(actual, expected)
     forbidden += (expected < 0).sum()
     state = advance((), state, jnp.int32(token))
     tokens.append(int(token))
@@ -317,11 +317,11 @@ def test_states_of_a_tree_are_those_of_its_paths():
   block = cache_lib.init_block(cache, 7)
   logits, forward = [], jax.jit(model.lm.forward)
   for slots in (slice(0, 2), slice(2, 7)):
-    found, block = forward(
+    actual, block = forward(
         model.params, tokens[:, slots], np.zeros_like(tokens)[:, slots], cache,
         block, slots.start,
         np.broadcast_to(mask[slots], (2, *mask[slots].shape)))
-    logits.append(np.asarray(found))
+    logits.append(np.asarray(actual))
   forbidden = np.concatenate(logits, axis=1) == -np.inf
   for row in range(2):
     for node in range(7):

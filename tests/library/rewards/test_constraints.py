@@ -96,16 +96,16 @@ def test_a_regular_expression_finds_the_same(part):
                                       rng.integers(0, T + 1, ROWS))
   jax.tree.map(np.testing.assert_array_equal, whole, rest)
   flags = re.IGNORECASE if fold_case else 0
-  found = [[any(search(form, joined(row[:length]), joined(row[P:]), flags)
-                for form in concept) for concept in concepts]
-           for row, length, concepts in zip(tokens, lengths, rows)]
-  np.testing.assert_allclose(values, [np.mean(x or [1]) for x in found],
+  results = [[any(search(form, joined(row[:length]), joined(row[P:]), flags)
+                  for form in concept) for concept in concepts]
+             for row, length, concepts in zip(tokens, lengths, rows)]
+  np.testing.assert_allclose(values, [np.mean(x or [1]) for x in results],
                              rtol=1e-6)
   # Not in vain: many are found, many are not, many are parts of words only.
-  assert 0.3 < np.mean(sum(found, [])) < 0.7
+  assert 0.3 < np.mean(sum(results, [])) < 0.7
   inside = [[any(form in joined(row[P:]) for form in concept)
              for concept in concepts] for row, concepts in zip(tokens, rows)]
-  assert np.mean(sum(inside, [])) > np.mean(sum(found, [])) + 0.1
+  assert np.mean(sum(inside, [])) > np.mean(sum(results, [])) + 0.1
 
 
 def covered(text, concepts, prompt="x", **kwargs):
@@ -205,12 +205,12 @@ def test_the_fewest_tokens_are_those_of_a_search(fold_case):
       range(min(len(text), 5) + 1), 2)}
   assert len(forms) > 50
   for form in forms:
-    found = [size for text, size in texts.items()
-             if search(form, b"", text, flags)]
+    results = [size for text, size in texts.items()
+               if search(form, b"", text, flags)]
     count = min_tokens.fewest_tokens(
         vocabulary, form.lower() if fold_case else form)
-    assert count == min(found, default=count) and count >= 1
-    assert found or count > 3
+    assert count == min(results, default=count) and count >= 1
+    assert results or count > 3
 
 
 def test_banned():

@@ -55,9 +55,9 @@ def simple(fn, **kwargs):
 
 def failing(fn, **kwargs):
   """The last line of the error of a generation."""
-  with pytest.raises(jax.errors.JaxRuntimeError) as found:
+  with pytest.raises(jax.errors.JaxRuntimeError) as result:
     jax.block_until_ready(simple(fn, **kwargs)[0].stats.extra["reward"])
-  return str(found.value).strip().split("\n")[-1]
+  return str(result.value).strip().split("\n")[-1]
 
 
 @pytest.mark.cases(2)
@@ -65,11 +65,11 @@ def failing(fn, **kwargs):
 def test_methods_decode_as_with_the_same_reward_on_the_device(name):
   method, temperature = METHODS[name]
   reward = dj.rewards.on_host(table_values, max_tokens=NEW)
-  found = run(method, reward, temperature)
+  actual = run(method, reward, temperature)
   expected = run(method, tiny.table_reward(), temperature, reward_params=1.0)
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
-               found.stats, expected.stats)
+               actual.stats, expected.stats)
 
 
 def test_control_another_function_is_another_text():

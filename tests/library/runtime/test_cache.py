@@ -129,22 +129,22 @@ def test_a_commit_copies_no_cache(dtype):
         cache, block, jnp.zeros((B, 2), jnp.int32), jnp.ones(B, jnp.int32)),
                              cache)
 
-  found = jax.jit(steps, donate_argnums=0).lower(
+  result = jax.jit(steps, donate_argnums=0).lower(
       cache).compile().memory_analysis()
-  assert found.alias_size_in_bytes >= 5 * array.nbytes
-  assert found.temp_size_in_bytes < array.nbytes / 2
+  assert result.alias_size_in_bytes >= 5 * array.nbytes
+  assert result.temp_size_in_bytes < array.nbytes / 2
 
 
 def test_several_caches_at_once():
   cache, block = random_cache()
   slots, count = jnp.zeros((B, 2), jnp.int32), jnp.ones(B, jnp.int32)
   both = jax.tree.map(lambda x: jnp.stack([x, x + 1]), (cache, block))
-  found = jax.vmap(lambda cache, block: cache_lib.commit(
+  result = jax.vmap(lambda cache, block: cache_lib.commit(
       cache, block, slots, count))(*both)
   for i in range(2):
     one = cache_lib.commit(*jax.tree.map(lambda x: x[i], both), slots, count)
     jax.tree.map(np.testing.assert_array_equal, one,
-                 jax.tree.map(lambda x: x[i], found))
+                 jax.tree.map(lambda x: x[i], result))
 
 
 def test_commits_follow_each_other():

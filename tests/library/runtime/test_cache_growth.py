@@ -45,9 +45,9 @@ def test_texts_are_those_of_full_caches(method, sizes):
     patch.setattr(cache_growth, "initial_slots", lambda least, full, _: full)
     expected = run(method)
   assert not sizes
-  found = run(method)
-  check_same(found, expected)
-  assert found.steps == expected.steps
+  actual = run(method)
+  check_same(actual, expected)
+  assert actual.steps == expected.steps
   assert sizes and all(after <= 2 * before for before, after in sizes)
 
 

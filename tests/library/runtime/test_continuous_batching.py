@@ -45,11 +45,11 @@ def test_texts_do_not_depend_on_the_rows():
       eos_id=5, reward=tiny.table_reward(), reward_params=2.0,
       constraints=np.random.default_rng(2).random((PROMPTS, tiny.STATES)),
       sampling=dj.Sampling(np.linspace(0.5, 1.5, PROMPTS), token_mask=mask))
-  found, expected = run(ROWS), run(None)
-  check_same(found, expected)
+  actual, expected = run(ROWS), run(None)
+  check_same(actual, expected)
   assert len(set(np.asarray(expected.lengths - lengths).tolist())) > 3
-  calls = np.asarray(found.stats.target_calls)
-  assert max(calls.max(), calls.sum() / ROWS) <= found.steps <= calls.sum()
+  calls = np.asarray(actual.stats.target_calls)
+  assert max(calls.max(), calls.sum() / ROWS) <= actual.steps <= calls.sum()
 
 
 # Longer than a chunk, than two of them; and of one token, which is not read.
@@ -125,9 +125,9 @@ def test_a_search_of_some_rows_leaves_the_others():
   run = lambda rows: tiny.generate(
       dj.methods.beam_search(2), tiny.Models(model, model), prompts=tokens,
       lengths=lengths, new=NEW, rows=rows, eos_id=5)
-  found = run(ROWS)
-  check_same(found, run(None))
-  assert found.steps == 2
+  outputs = run(ROWS)
+  check_same(outputs, run(None))
+  assert outputs.steps == 2
 
 
 def test_caches_of_rows_that_are_refilled():

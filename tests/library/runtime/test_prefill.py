@@ -30,12 +30,12 @@ def fill(model, chunk, prompts, lengths):
                          lengths=jnp.asarray(lengths, jnp.int32))
 
 
-def check_same(found, expected):
+def check_same(actual, expected):
   """Asserts that what counts of two caches is the same."""
-  np.testing.assert_array_equal(found.length, expected.length)
+  np.testing.assert_array_equal(actual.length, expected.length)
   filled = np.arange(SLOTS) < np.asarray(expected.length)[:, None]
   for name, axis in (("keys", -1), ("values", -2)):
-    for a, b in zip(getattr(found, name), getattr(expected, name)):
+    for a, b in zip(getattr(actual, name), getattr(expected, name)):
       a, b = (np.moveaxis(np.asarray(x), axis, -1) for x in (a, b))
       mask = filled[:, None, None]
       assert np.isfinite(a).all()

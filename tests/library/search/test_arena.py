@@ -141,11 +141,11 @@ def test_lite_search_by_logits():
   logits = jax.scipy.special.logit(np.clip(SHARES, 1e-4, 1 - 1e-4))
   search = functools.partial(run, sampling=dj.Sampling(), key=KEY)
   shares = search(dj.methods.lite_search(2, 12), jax.nn.sigmoid(logits))
-  found = search(dj.methods.lite_search(2, 12, logits=True), logits)
-  assert orders(found) == orders(shares)
-  np.testing.assert_allclose(found.stats.extra["node_values"],
+  match = search(dj.methods.lite_search(2, 12, logits=True), logits)
+  assert orders(match) == orders(shares)
+  np.testing.assert_allclose(match.stats.extra["node_values"],
                              shares.stats.extra["node_values"], atol=1e-6)
-  assert orders(search(dj.methods.lite_search(2, 12), logits)) != orders(found)
+  assert orders(search(dj.methods.lite_search(2, 12), logits)) != orders(match)
 
 
 def test_budgets_of_lite_search():
@@ -155,12 +155,12 @@ def test_budgets_of_lite_search():
   depths, greedy = rng.integers(0, 6, 303), np.where(
       np.arange(303) < 3, 0.5, rng.random(303))
   depths[:3] = [1, 0, 0]
-  found = lite_search_lib.budget(
+  result = lite_search_lib.budget(
       0.9, 10, *(jnp.asarray(x, t) for x, t in (
           (values, jnp.float32), (depths, jnp.int32), (greedy, jnp.float32))))
-  assert found.tolist() == [arena_reference.budget(v, d + 1, g) for v, d, g in
-                            zip(values, depths, greedy)]
-  assert found[0] == 2 and found[1] == 0 and set(found.tolist()) > {2, 4, 10}
+  assert result.tolist() == [arena_reference.budget(v, d + 1, g) for v, d, g in
+                             zip(values, depths, greedy)]
+  assert result[0] == 2 and result[1] == 0 and set(result.tolist()) > {2, 4, 10}
 
 
 @pytest.mark.parametrize("k, simulations, maximum", [
@@ -171,14 +171,14 @@ def test_pg_td_equals_dicts(k, simulations, maximum):
               for row in rows]
   out = run(dj.methods.pg_td(k, simulations), SHARES,
             reward=tiny.table_reward(maximum))
-  found = [[[x for x in text if x >= 0] for text in row if text[0] >= 0]
-           for row in np.asarray(out.stats.extra["simulated"]).tolist()]
-  assert found == [order for _, order in expected]
+  actual = [[[x for x in text if x >= 0] for text in row if text[0] >= 0]
+            for row in np.asarray(out.stats.extra["simulated"]).tolist()]
+  assert actual == [order for _, order in expected]
   assert tiny.texts(out, cdlh.LENGTHS[SOME]) == [text for text, _ in expected]
   np.testing.assert_array_equal(out.stats.extra["simulations"],
                                 [len(order) for _, order in expected])
   # Control: other constants are another search.
-  assert found != [
+  assert actual != [
       arena_reference.pg_td(row, k, simulations, maximum, c=0.5)[1]
       for row in rows]
 
@@ -189,8 +189,8 @@ def calls_of(row, order):
   for text in order:
     whole = reference.follow(row, row.target, [*row.prompt, *text], row.new)
     whole = whole[len(row.prompt):]
-    hit = any(begun <= len(text) and found[:len(text)] == text
-              for begun, found in known)
+    hit = any(begun <= len(text) and result[:len(text)] == text
+              for begun, result in known)
     if not reference.ended(row, [*row.prompt, *text]):
       calls += 1 if hit else len(whole) - len(text)
     texts += not hit

@@ -28,10 +28,10 @@ def rewarded(method, distributions):
 
 def conditional(distributions, row, num_beams, num_candidates, weight):
   """Beams as (score, text), best first; and classified texts."""
-  found, calls = [(0.0, 0.0, ())], 0
+  results, calls = [(0.0, 0.0, ())], 0
   for _ in range(LENGTH):
     options = []
-    for score, total, text in found:
+    for score, total, text in results:
       if text and text[-1] == EOS:
         options.append((score, total, text))
         continue
@@ -43,8 +43,8 @@ def conditional(distributions, row, num_beams, num_candidates, weight):
           log_prob = total + np.log(probs[x])
           options.append((log_prob + weight * worth(row, longer), log_prob,
                           longer))
-    found = sorted(options, reverse=True)[:num_beams]
-  return [(score, text) for score, _, text in found], calls
+    results = sorted(options, reverse=True)[:num_beams]
+  return [(score, text) for score, _, text in results], calls
 
 
 @pytest.mark.parametrize("num_beams, num_candidates, weight", [
@@ -73,10 +73,10 @@ def test_logits_are_those_of_the_attribute():
   logits = tiny.table_reward()
   log_probs = logits._replace(value=lambda *state: jax.nn.log_sigmoid(
       logits.value(*state)))
-  found, expected, wrong = (
+  actual, expected, wrong = (
       out.stats.extra["beam_scores"] for out in (
           find(logits, logits=True), find(log_probs), find(logits)))
-  np.testing.assert_allclose(found, expected, atol=1e-6)
+  np.testing.assert_allclose(actual, expected, atol=1e-6)
   assert np.abs(wrong - expected).max() > 0.1
 
 

@@ -42,7 +42,7 @@ def segment(text, room, threshold, count=2, target=TARGET):
   """Of the segment that follows: a dict, and how often the target draws."""
   last, size = (0, *text)[-1], min(STEPS, room)
   target, draft = (texts(x, last, size) for x in (target, DRAFT))
-  found, under = collections.Counter(), 0.0
+  result, under = collections.Counter(), 0.0
   for outcome, p in drawn(draft, count).items():
     if not any(x in target for x in outcome):
       under += p
@@ -52,14 +52,14 @@ def segment(text, room, threshold, count=2, target=TARGET):
                 for x in outcome]
     for x, value, q in zip(outcome, tilted, softmax(BETA * np.array(tilted))):
       if value >= threshold:
-        found[x] += p * q
+        result[x] += p * q
       else:
         under += p * q
   for outcome, p in drawn(target, count).items():
     for x, q in zip(outcome, softmax(
         [BETA * worth((*text, *x)) for x in outcome])):
-      found[x] += under * p * q
-  return found, under
+      result[x] += under * p * q
+  return result, under
 
 
 def distribution(threshold, text=(), target=TARGET):
@@ -130,8 +130,8 @@ def test_more_samples_approach_the_tilted_distribution():
   total = sum(tilted.values())
   distances = []
   for count in (1, 2, 4):
-    found, _ = segment((), NEW, -np.inf, count)
-    distances.append(sum(abs(found[x] - p / total) for x, p in tilted.items()))
+    result, _ = segment((), NEW, -np.inf, count)
+    distances.append(sum(abs(result[x] - p / total) for x, p in tilted.items()))
   assert distances[0] > distances[1] > distances[2]
 
 

@@ -268,12 +268,12 @@ def reordered(method, new):
   assert np.all(out.stats.extra.get("resampled", 1)), "no text was reordered"
   logits = transformer.causal_logits(target.lm, target.params, out.tokens)
   log_probs = np.asarray(jax.nn.log_softmax(logits))
-  found, expected = zip(*(
+  actual, expected = zip(*(
       (out.log_probs[row, start:start + new],
        log_probs[row, np.arange(start - 1, start + new - 1),
                  out.tokens[row, start:start + new]])
       for row, start in enumerate(tiny.LENGTHS)))
-  return np.asarray(found), np.asarray(expected)
+  return np.asarray(actual), np.asarray(expected)
 
 
 @pytest.mark.parametrize("method", REORDERING, ids=lambda x: x.name)
@@ -284,5 +284,5 @@ def test_reordered_texts_attend_to_their_own_tokens(method):
 @pytest.mark.parametrize("method", REORDERING, ids=lambda x: x.name)
 def test_control_slots_of_the_order_before(method, monkeypatch):
   monkeypatch.setattr(texts_lib, "reseat", lambda texts, slot: texts)
-  found, expected = reordered(method, 10)  # Another program.
-  assert np.abs(found - expected).max() > 0.1
+  actual, expected = reordered(method, 10)  # Another program.
+  assert np.abs(actual - expected).max() > 0.1

@@ -14,17 +14,17 @@ def deal(row, beams, k, steps, weight):
   """Returns the text of the best beam."""
   kept = [(0.0, 0.0, list(row.prompt))]
   while not all(reference.ended(row, text) for *_, text in kept):
-    found = []
+    values = []
     for _, log_prob, text in kept:
       if reference.ended(row, text):
-        found.append((log_prob + weight * row.value(text), log_prob, text))
+        values.append((log_prob + weight * row.value(text), log_prob, text))
         continue
       log_probs = reference.log_softmax(row.target(text))
       for token in arena_reference.ranked(log_probs, k):
         path = reference.follow(row, row.target, [*text, token], steps)
         total = log_prob + log_probs[token]
-        found.append((total + weight * row.value(path), total, [*text, token]))
-    kept = sorted(found, key=lambda x: -x[0])[:beams]
+        values.append((total + weight * row.value(path), total, [*text, token]))
+    kept = sorted(values, key=lambda x: -x[0])[:beams]
   return kept[0][2][len(row.prompt):]
 
 
@@ -51,19 +51,19 @@ def test_transformers_equal_plain_forwards():
 
 
 def test_with_one_beam_it_is_cdlh():
-  found = cdlh.run(dj.methods.deal(1, 3, 4))
+  actual = cdlh.run(dj.methods.deal(1, 3, 4))
   expected = cdlh.run(dj.methods.cdlh(*cdlh.LOOK))
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-5)
-  np.testing.assert_array_equal(found.stats.extra["reward_calls"],
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-5)
+  np.testing.assert_array_equal(actual.stats.extra["reward_calls"],
                                 expected.stats.extra["reward_calls"])
 
 
 def test_without_a_reward_it_is_beam_search():
-  found = cdlh.run(dj.methods.deal(3, 3, 1, 0.0))
+  actual = cdlh.run(dj.methods.deal(3, 3, 1, 0.0))
   expected = cdlh.run(dj.methods.beam_search(3))
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_array_equal(found.stats.extra["beams"],
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_array_equal(actual.stats.extra["beams"],
                                 expected.stats.extra["beams"])
 
 

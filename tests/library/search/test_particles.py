@@ -29,31 +29,31 @@ def reward(rows=SOME):
               constraints=np.tile(VALUES, (rows, 1)))
 
 
-def deviations(found, expected):
+def deviations(actual, expected):
   """How many standard errors means over rows are from what is expected."""
-  error = found.std(axis=0) / np.sqrt(len(found))
-  return np.abs(found.mean(axis=0) - expected) / np.maximum(error, 1e-12)
+  error = actual.std(axis=0) / np.sqrt(len(actual))
+  return np.abs(actual.mean(axis=0) - expected) / np.maximum(error, 1e-12)
 
 
 def weights_of(out, known):
   """`[B, texts]`, the mean weight of the particles that are each text."""
   index = {text: i for i, text in enumerate(known)}
-  found = np.zeros((len(out.tokens), len(known)))
+  values = np.zeros((len(out.tokens), len(known)))
   scores = np.exp(out.stats.extra["beam_scores"].astype(np.float64))
   for row, scores_of_row in enumerate(scores):
     for text, weight in zip(beams(out, row), scores_of_row):
       # A text without weight may have been cut off.
       if weight:
-        found[row, index[text]] += weight / len(scores_of_row)
-  return found
+        values[row, index[text]] += weight / len(scores_of_row)
+  return values
 
 
 def test_effective_sample_size():
   weights = np.array([[1, 1, 1, 1], [2, 2, 0, 0], [0, 5, 0, 0], [3, 1, 0, 0],
                       [0, 0, 0, 0]], np.float32)
   with np.errstate(divide="ignore"):
-    found = particles.effective_sample_size(jnp.log(weights) + 200)
-  np.testing.assert_allclose(found, [4, 2, 1, 1.6, 0], rtol=1e-5)
+    result = particles.effective_sample_size(jnp.log(weights) + 200)
+  np.testing.assert_allclose(result, [4, 2, 1, 1.6, 0], rtol=1e-5)
 
 
 def test_systematic_resampling_is_unbiased():
@@ -80,8 +80,8 @@ def unbiased(probs, factor, out):
   rare = np.array(list(probs.values())) * len(normalizer) < 50
   together = lambda x: np.append(x[..., ~rare], x[..., rare].sum(
       axis=-1, keepdims=True), axis=-1)
-  found = np.column_stack([together(weights_of(out, probs)), normalizer])
-  return deviations(found, np.append(together(expected), expected.sum()))
+  actual = np.column_stack([together(weights_of(out, probs)), normalizer])
+  return deviations(actual, np.append(together(expected), expected.sum()))
 
 
 @pytest.mark.parametrize("threshold", [1.0, 0.0])
@@ -214,13 +214,13 @@ def test_awrs_by_enumeration(passes):
     perturbed[row, list(order)] = -np.arange(len(order))
   with np.errstate(divide="ignore"):
     log_probs = np.tile(np.log(probs), (len(outcomes), 1)).astype(np.float32)
-  found = awrs.draw(perturbed, log_probs, lambda x: jnp.asarray(passes)[x],
-                    jnp.ones(len(outcomes), bool))
+  result = awrs.draw(perturbed, log_probs, lambda x: jnp.asarray(passes)[x],
+                     jnp.ones(len(outcomes), bool))
   _, p, tokens, weights, checks = map(np.array, zip(*(
       (0, *rest) for _, *rest in outcomes)))
-  np.testing.assert_array_equal(found.tokens, tokens)
-  np.testing.assert_array_equal(found.checks, checks)
-  np.testing.assert_allclose(jnp.exp(found.log_weights), weights, atol=1e-6)
+  np.testing.assert_array_equal(result.tokens, tokens)
+  np.testing.assert_array_equal(result.checks, checks)
+  np.testing.assert_allclose(jnp.exp(result.log_weights), weights, atol=1e-6)
   mean = np.bincount(tokens, p * weights, minlength=5)
   np.testing.assert_allclose(mean, probs * passes, atol=1e-12)
   # Negative control: to take what is not rejected for what passes.

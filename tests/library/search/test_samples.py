@@ -29,9 +29,9 @@ def answer(text, marker):
   return text[len(text) - text[::-1].index(marker):] or None
 
 
-def votes_of(found, voters, marker):
+def votes_of(result, voters, marker):
   """Votes for each text in plain Python; -1 for those that do not vote."""
-  answers = [answer(text, marker) for text in found]
+  answers = [answer(text, marker) for text in result]
   counts = collections.Counter(a for a, votes in zip(answers, voters)
                                if votes and a is not None)
   return [counts[a] if votes else -1 for a, votes in zip(answers, voters)]
@@ -46,10 +46,10 @@ def test_votes_equal_plain_python(marker):
   tokens = np.full((20, 5, 6), -1, np.int32)
   for b, w in np.ndindex(20, 5):
     tokens[b, w, :len(rows[b][w])] = rows[b][w]
-  found = texts_lib.Texts(tokens=jnp.asarray(tokens), log_probs=None,
-                          lengths=(tokens >= 0).sum(-1), mask=None, alive=None)
+  actual = texts_lib.Texts(tokens=jnp.asarray(tokens), log_probs=None,
+                           lengths=(tokens >= 0).sum(-1), mask=None, alive=None)
   expected = [votes_of(*row, marker) for row in zip(rows, voters)]
-  np.testing.assert_array_equal(votes.count(found, voters, marker), expected)
+  np.testing.assert_array_equal(votes.count(actual, voters, marker), expected)
   assert {-1, 1, 2} <= set(sum(expected, []))
 
 
@@ -58,10 +58,10 @@ def test_votes_equal_plain_python(marker):
 def test_the_majority_is_the_text(method, marker):
   out = draw(method, table(1), dj.Sampling(), rows=300)
   for row in range(300):
-    found = beams(out, row)
-    counts = votes_of(found, [True] * 5, marker)
+    result = beams(out, row)
+    counts = votes_of(result, [True] * 5, marker)
     assert counts[0] == max(counts)
-    assert tuple(out.tokens[row, 1:out.lengths[row]]) == found[0]
+    assert tuple(out.tokens[row, 1:out.lengths[row]]) == result[0]
 
 
 def shorter(a, b, probs):
@@ -90,15 +90,15 @@ def test_first_finish_equals_enumeration():
 
 def counted(out, known):
   """How often each of the known texts is the result."""
-  found = collections.Counter(
+  result = collections.Counter(
       tuple(tokens[1:length].tolist())
       for tokens, length in zip(out.tokens, out.lengths))
-  assert set(found) <= set(known)
-  return vector(found, known)
+  assert set(result) <= set(known)
+  return vector(result, known)
 
 
-def vector(found, known):
-  return np.array([found.get(text, 0) for text in known], float)
+def vector(result, known):
+  return np.array([result.get(text, 0) for text in known], float)
 
 
 def test_the_first_k_vote():
@@ -107,25 +107,25 @@ def test_the_first_k_vote():
   log_probs = out.stats.extra["beam_log_probs"]
   partly = 0
   for row in range(300):
-    found = beams(out, row)
+    result = beams(out, row)
     done = sorted((len(text), -log_probs[row, i], i)
-                  for i, text in enumerate(found) if text[-1] == EOS)[:3]
+                  for i, text in enumerate(result) if text[-1] == EOS)[:3]
     chosen = {i for _, _, i in done} or set(range(6))
-    counts = votes_of(found, [i in chosen for i in range(6)], 1)
+    counts = votes_of(result, [i in chosen for i in range(6)], 1)
     assert counts[0] == max(counts)
     # Nothing goes on when three have ended.
-    lengths = sorted(len(text) for text in found if text[-1] == EOS)
+    lengths = sorted(len(text) for text in result if text[-1] == EOS)
     limit = lengths[2] if len(lengths) > 2 else LENGTH
-    assert max(map(len, found)) == min(limit, max(map(len, found)))
-    assert out.stats.target_calls[row] == max(map(len, found))
+    assert max(map(len, result)) == min(limit, max(map(len, result)))
+    assert out.stats.target_calls[row] == max(map(len, result))
     partly += limit < LENGTH
   assert 30 < partly < 300
 
 
-def ordered(found):
+def ordered(result):
   """Distinct outcomes of independent draws: a dict from tuples of texts."""
   merged = collections.Counter()
-  for outcome in itertools.product(*(options.items() for options in found)):
+  for outcome in itertools.product(*(options.items() for options in result)):
     merged[tuple(text for text, _ in outcome)] += np.prod(
         [p for _, p in outcome])
   return merged

@@ -23,14 +23,14 @@ def generate(method, models, **kwargs):
                                                 **kwargs))
 
 
-def check_same(found, expected):
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+def check_same(actual, expected):
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
   for name in EXTRA:
-    np.testing.assert_array_equal(found.stats.extra[name],
+    np.testing.assert_array_equal(actual.stats.extra[name],
                                   expected.stats.extra[name])
   for name in ("beam_log_probs", "beam_scores"):
-    np.testing.assert_allclose(found.stats.extra[name],
+    np.testing.assert_allclose(actual.stats.extra[name],
                                expected.stats.extra[name], atol=1e-4)
 
 
@@ -48,23 +48,23 @@ def check_counts(stats):
 def test_beams_of_a_transformer():
   models, sampling = tiny.llama_models(), dj.Sampling(0.7)
   expected = generate(BEAMS, models, sampling=sampling)
-  found = generate(METHOD, models, sampling=sampling)
-  check_same(found, expected)
-  check_counts(found.stats)
-  assert found.stats.target_calls.sum() < expected.stats.target_calls.sum()
+  actual = generate(METHOD, models, sampling=sampling)
+  check_same(actual, expected)
+  check_counts(actual.stats)
+  assert actual.stats.target_calls.sum() < expected.stats.target_calls.sum()
 
 
 def test_the_target_as_its_own_drafter_is_always_right():
   """Only if the draft model has read all that it should have."""
   target = tiny.llama_models().target
   models = tiny.Models(target, target)
-  found = generate(METHOD, models)
-  check_same(found, generate(BEAMS, models))
-  by_depth = found.stats.accepted_by_depth
+  out = generate(METHOD, models)
+  check_same(out, generate(BEAMS, models))
+  by_depth = out.stats.accepted_by_depth
   # The first call is before any draft, and the last may have no room.
   assert (by_depth[:, :-1].sum(axis=1) <= 2).all()
-  lengths = found.stats.extra["beam_lengths"].max(axis=1)
-  np.testing.assert_array_equal(found.stats.target_calls,
+  lengths = out.stats.extra["beam_lengths"].max(axis=1)
+  np.testing.assert_array_equal(out.stats.target_calls,
                                 1 + -(-(lengths - 1) // 4))
 
 
@@ -73,10 +73,10 @@ def test_a_drafter_of_another_mind():
   target = tiny.llama_models().target
   other = tiny.Model(target.lm, jax.tree.map(
       lambda x: -x if x.ndim > 1 else x, target.params))
-  found = generate(METHOD, tiny.Models(target, other))
-  check_same(found, generate(BEAMS, tiny.llama_models()))
-  expected = found.stats.extra["beam_lengths"].max(axis=1)
-  assert found.stats.target_calls.sum() > 0.7 * expected.sum()
+  actual = generate(METHOD, tiny.Models(target, other))
+  check_same(actual, generate(BEAMS, tiny.llama_models()))
+  expected = actual.stats.extra["beam_lengths"].max(axis=1)
+  assert actual.stats.target_calls.sum() > 0.7 * expected.sum()
 
 
 @pytest.mark.cases(1)
@@ -90,11 +90,11 @@ def test_beams_of_tables(seed, temperature, penalty):
   models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
                          for x in (target, draft)))
   sampling = dj.Sampling(temperature)
-  found = generate(dj.methods.at_speed(2, 4, 3, penalty), models,
-                   sampling=sampling)
-  check_same(found, generate(dj.methods.beam_search(2, penalty), models,
-                             sampling=sampling))
-  check_counts(found.stats)
+  out = generate(dj.methods.at_speed(2, 4, 3, penalty), models,
+                 sampling=sampling)
+  check_same(out, generate(dj.methods.beam_search(2, penalty), models,
+                           sampling=sampling))
+  check_counts(out.stats)
 
 
 RELAXED = dj.methods.at_speed(2, 4, 3, relaxed=True)
@@ -104,9 +104,9 @@ def test_relaxed_verification_of_the_target_itself_is_strict():
   """All that it drafts is accepted, but for a level that is not drafted."""
   target = tiny.llama_models().target
   models = tiny.Models(target, target)
-  found = generate(RELAXED, models, new=4)
-  check_same(found, generate(BEAMS, models, new=4))
-  assert (found.stats.target_calls <= 2).all()
+  out = generate(RELAXED, models, new=4)
+  check_same(out, generate(BEAMS, models, new=4))
+  assert (out.stats.target_calls <= 2).all()
 
 
 def test_relaxed_verification_is_lossy_and_accepts_more():
@@ -126,11 +126,11 @@ def test_relaxed_verification_is_lossy_and_accepts_more():
   last = arguments["prompts"][np.arange(60), arguments["lengths"] - 1]
   for row in range(60):
     assert len({tuple(x) for x in beams[row].tolist()}) == 2
-    for text, length, found in zip(beams[row], lengths[row],
-                                   relaxed.stats.extra["beam_log_probs"][row]):
+    for text, length, actual in zip(beams[row], lengths[row],
+                                    relaxed.stats.extra["beam_log_probs"][row]):
       text = [last[row], *text[:length]]
       expected = sum(np.log(target[a, b]) for a, b in zip(text, text[1:]))
-      np.testing.assert_allclose(found, expected, rtol=1e-4)
+      np.testing.assert_allclose(actual, expected, rtol=1e-4)
   best = [x.stats.extra["beam_log_probs"].mean() for x in (strict, relaxed)]
   assert best[1] < best[0] - 0.1
 
@@ -163,9 +163,9 @@ def test_how_often_relaxed_verification_accepts():
 
 def test_rows_of_a_queue():
   models = tiny.llama_models()
-  found, queued = generate(METHOD, models), generate(METHOD, models, rows=2)
-  np.testing.assert_array_equal(found.tokens, queued.tokens)
-  np.testing.assert_array_equal(found.stats.target_calls,
+  result, queued = generate(METHOD, models), generate(METHOD, models, rows=2)
+  np.testing.assert_array_equal(result.tokens, queued.tokens)
+  np.testing.assert_array_equal(result.stats.target_calls,
                                 queued.stats.target_calls)
 
 
@@ -191,11 +191,11 @@ def test_slots_of_a_block_are_moved():
                       {"own": jnp.asarray(features)})
   sources = np.array([[4, 5], [3, 4]])
   targets = np.array([[1, 99], [2, 0]])
-  found = cache_lib.move(block, sources, targets)
+  result = cache_lib.move(block, sources, targets)
   for row, source, target in ((0, 4, 1), (1, 3, 2), (1, 4, 0)):
     keys[:, row, ..., target] = keys[:, row, ..., source]
     values[row, :, target] = values[row, :, source]
     features[row, target] = features[row, source]
-  np.testing.assert_allclose(found.keys[0], keys, rtol=1e-6)
-  np.testing.assert_allclose(found.values[0], values, rtol=1e-6)
-  np.testing.assert_allclose(found.features["own"], features, rtol=1e-6)
+  np.testing.assert_allclose(result.keys[0], keys, rtol=1e-6)
+  np.testing.assert_allclose(result.values[0], values, rtol=1e-6)
+  np.testing.assert_allclose(result.features["own"], features, rtol=1e-6)

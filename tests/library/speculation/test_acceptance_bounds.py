@@ -22,14 +22,14 @@ PAIRS = [(0, 0, 0), (2, 0, 1), (0, 1, 2), (1, 1, 3)]
 
 def enumerated(target, draft, count, draws):
   """The bound, of all sets of tokens and all draws."""
-  found = []
+  results = []
   drawn = [(set(np.array(tokens)[list(valid)].tolist()), chance)
            for tokens, valid, chance in draws(draft, count)]
   for size in range(len(target) + 1):
     for chosen in map(set, itertools.combinations(range(len(target)), size)):
       inside = sum(chance for tokens, chance in drawn if tokens <= chosen)
-      found.append(1 + sum(target[x] for x in chosen) - inside)
-  return min(found)
+      results.append(1 + sum(target[x] for x in chosen) - inside)
+  return min(results)
 
 
 @pytest.mark.parametrize("bound", DRAWS, ids=lambda f: f.__name__)
@@ -39,11 +39,11 @@ def test_all_sets(bound, zeros_target, zeros_draft, seed):
   target, draft = target[seed], draft[seed]
   expected = [enumerated(target, draft, count, DRAWS[bound])
               for count in range(1, K + 1)]
-  found = bound(target[None], draft[None], K)[0]
-  np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
+  actual = bound(target[None], draft[None], K)[0]
+  np.testing.assert_allclose(actual, expected, atol=1e-6, rtol=0)
   # One child: the overlap of the distributions. More of them help.
-  assert found[0] == pytest.approx(np.minimum(target, draft).sum(), abs=1e-6)
-  assert (np.diff(found) > -1e-6).all()
+  assert actual[0] == pytest.approx(np.minimum(target, draft).sum(), abs=1e-6)
+  assert (np.diff(actual) > -1e-6).all()
 
 
 def test_very_peaked_distributions():
@@ -52,8 +52,8 @@ def test_very_peaked_distributions():
   expected = [enumerated(target[0], draft[0], count,
                          enumerated_trees.without_replacement)
               for count in (1, 2)]
-  found = acceptance_bounds.without_replacement(target, draft, 2)[0]
-  np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
+  actual = acceptance_bounds.without_replacement(target, draft, 2)[0]
+  np.testing.assert_allclose(actual, expected, atol=1e-6, rtol=0)
 
 
 def test_the_worked_numbers_of_the_docstrings():
@@ -76,6 +76,6 @@ def test_a_large_vocabulary_is_bounded_from_above():
   """Tokens that are put together accept no less."""
   rng = np.random.default_rng(0)
   target, draft = rng.dirichlet(np.full(2000, .02), (2, 3))
-  found = acceptance_bounds.with_replacement(target, draft, 1)[:, 0]
+  result = acceptance_bounds.with_replacement(target, draft, 1)[:, 0]
   overlap = np.minimum(target, draft).sum(axis=1)
-  assert ((found > overlap - 1e-12) & (found < overlap + 2e-3)).all()
+  assert ((result > overlap - 1e-12) & (result < overlap + 2e-3)).all()

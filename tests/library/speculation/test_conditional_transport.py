@@ -73,14 +73,14 @@ def test_equal_distributions_accept_a_leaf():
 def test_peaked_distributions_accept_more_than_by_traversal():
   """By the paper most is gained there."""
   target, draft = PEAKED
-  _, found = joint_distribution(target, draft, ((2,),))
+  _, result = joint_distribution(target, draft, ((2,),))
   _, rival = enumerated_trees.joint_distribution(
       traversal.of_tree, target, draft, ((2,),))
   # What is most probable, and of the rest the lesser of both.
   rest = draft[0, 1:] / draft[0, 1:].sum()
-  np.testing.assert_allclose(found, 1 + target[0, 0] + np.minimum(
+  np.testing.assert_allclose(result, 1 + target[0, 0] + np.minimum(
       target[0, 1:], rest).sum(), rtol=1e-12)
-  assert found > rival + 0.01
+  assert result > rival + 0.01
 
 
 @pytest.mark.long
@@ -97,13 +97,13 @@ def test_a_chain_is_block_verification():
   trees = jax.tree.map(jnp.asarray, enumerated_trees.static_trees(
       draft, layout, parents, tokens, valid))
   uniforms = rng.random(tokens.shape, np.float32)
-  found, expected = (
+  actual, expected = (
       jax.vmap(lambda u, tree: enumerated_trees.run(
           find, 1, u, tree, jnp.asarray(target, jnp.float32)))(uniforms, trees)
       for find in (finder(children), traversal.of_chain))
-  np.testing.assert_array_equal(found[0], expected[0])
-  np.testing.assert_allclose(found[1], expected[1], atol=2e-6)
-  assert len(set(np.asarray(found[0]).tolist())) == len(parents)
+  np.testing.assert_array_equal(actual[0], expected[0])
+  np.testing.assert_allclose(actual[1], expected[1], atol=2e-6)
+  assert len(set(np.asarray(actual[0]).tolist())) == len(parents)
 
 
 def test_post_order():
@@ -120,18 +120,18 @@ def test_joint_distribution_of_texts():
   """Of a tree whose nodes have unequal numbers of children."""
   target, draft = exactness.random_tables(V)
   method = dj.methods.sequoia(((3,), (2, 0, 1)), "conditional_ot")
-  found = dj.testing.assert_exact(method, target, draft, rows=ROWS,
-                                  length=LENGTH)
-  assert 1 < found.target_calls < LENGTH
+  result = dj.testing.assert_exact(method, target, draft, rows=ROWS,
+                                   length=LENGTH)
+  assert 1 < result.target_calls < LENGTH
 
 
 def test_control_texts_of_children_that_are_all_drawn():
   target, draft = exactness.random_tables(V)
   drafts = dj.methods.rsd_c((2, 2)).sampled.drafter
   pair = dj.Pair(drafts, conditional_transport.verifier())
-  found = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
-                           rows=ROWS, length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
+                            rows=ROWS, length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_greedy_drafts():
@@ -228,13 +228,13 @@ def test_beams_with_one_sample():
   """How many children nodes have is known before they are drawn."""
   probs = jnp.log(jnp.array([[0.5, 0.1, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0]]))
   state = beam.Beam(jnp.log(jnp.array([0.7, 0.3])), jnp.zeros(2))
-  tokens, parents, found = jax.vmap(lambda key: beam.with_one_sample(
+  tokens, parents, result = jax.vmap(lambda key: beam.with_one_sample(
       key, probs, state, 4))(jax.random.split(jax.random.key(0), 4000))
   # Scores 0.7, 0.35 = 0.7 * 0.5, 0.3, 0.28 = 0.7 * 0.4.
   assert (parents == np.array([[0, 0, 1, 0]])).all()
   assert (tokens[:, 1:] == np.array([[0, 2, 2]])).all()
   assert (tokens[:, 0] == 1).all()
-  np.testing.assert_allclose(np.exp(found.log_probs[0]),
+  np.testing.assert_allclose(np.exp(result.log_probs[0]),
                              [0.07, 0.35, 0.3, 0.28], rtol=1e-5)
   tokens, parents, _ = jax.vmap(lambda key: beam.with_one_sample(
       key, probs, state, 3))(jax.random.split(jax.random.key(0), 4000))
@@ -254,7 +254,7 @@ def test_wrong_pairs_are_refused():
   with pytest.raises(ValueError, match="takes=ONE_SAMPLED, ONE_IN_BEAM"):
     verifiers.pair(expanders.stochastic_beam(2, 2),
                    conditional_transport.by_node())
-  for drafter in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+  for drafter in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
                   expanders.stochastic_beam(2, 2)):
     with pytest.raises(ValueError, match="Verifier.takes=ONE_SAMPLED"):
       verifiers.pair(drafter, conditional_transport.verifier())

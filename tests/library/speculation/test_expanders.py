@@ -18,8 +18,8 @@ from support import tiny_models as tiny
 
 # One of each kind, all of depth 2.
 DRAFTERS = {
-    "chain": expanders.gumbel_top_k((1, 1)),
-    "gumbel_top_k": expanders.gumbel_top_k((3, 2)),
+    "chain": expanders.gumbel_tree((1, 1)),
+    "gumbel_tree": expanders.gumbel_tree((3, 2)),
     "top_k": expanders.top_k((2, 3)),
     "iid_paths": expanders.iid_paths(3, 2),
     "stochastic_beam": expanders.stochastic_beam(3, 2),
@@ -110,7 +110,7 @@ def test_siblings_are_distinct(name):
 
 
 @pytest.mark.parametrize("name, differ", [
-    ("chain", True), ("gumbel_top_k", True), ("iid_paths", True),
+    ("chain", True), ("gumbel_tree", True), ("iid_paths", True),
     ("stochastic_beam", True), ("top_k", False), ("top_beam", False)])
 def test_keys_matter_to_samples_alone(name, differ):
   assert (DRAFTERS[name].draws != Draws.ARBITRARY) == differ
@@ -199,7 +199,7 @@ def test_paths_of_an_expansion_are_independent_given_what_they_share():
 def test_gumbel_siblings_keep_draw_order():
   """By enumeration of the ordered children of both levels."""
   distributions = table(3, seed=2)
-  tree = grow_on_table(expanders.gumbel_top_k((1, 2)),
+  tree = grow_on_table(expanders.gumbel_tree((1, 2)),
                        distributions,
                        rows=40_000)
   counts, probs = np.zeros((3, 3, 3)), np.zeros((3, 3, 3))
@@ -245,7 +245,7 @@ def test_top_beam_equals_numpy(drafter, width, depth):
 def test_a_tree_of_a_root():
   newest = jnp.array([[3, 4], [1, 2]])
   tree, block = expanders.grow(
-      jax.random.split(jax.random.key(0), 2), expanders.gumbel_top_k(()), None,
+      jax.random.split(jax.random.key(0), 2), expanders.gumbel_tree(()), None,
       None, None, newest, jnp.array([5, 2]), None)
   assert block is None and tree.log_probs is None
   assert tree.tokens.tolist() == [[4], [2]]
@@ -298,15 +298,15 @@ def gaps(tree, block, model, temperature=0.7):
       np.asarray(probs).reshape(tree.log_probs.shape) - tree.log_probs)
   keys = np.asarray(plain.keys[-1])[at[0], :, :, at[1]]
   keys = keys.reshape(rows, inner, *keys.shape[1:])
-  found = np.moveaxis(np.asarray(block.keys[-1])[..., 1:], -1, 1)
-  return distributions.max(), np.abs(keys - found).max()
+  values = np.moveaxis(np.asarray(block.keys[-1])[..., 1:], -1, 1)
+  return distributions.max(), np.abs(keys - values).max()
 
 
 # The deterministic drafters differ in `expand` alone, and families in their
 # positions alone.
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name, config", [
-    ("gumbel_top_k", tiny.LLAMA), ("iid_paths", tiny.LLAMA),
+    ("gumbel_tree", tiny.LLAMA), ("iid_paths", tiny.LLAMA),
     ("stochastic_beam", tiny.LLAMA), ("stochastic_beam", tiny.OPT)],
                          ids=lambda x: getattr(x, "positions", x))
 def test_distributions_are_those_of_plain_forwards(name, config):
@@ -318,12 +318,12 @@ def test_distributions_are_those_of_plain_forwards(name, config):
 
 def test_the_late_token_is_computed():
   """Slot 0 holds the keys of the token that the cache lacks."""
-  _, block, model = grow_on_transformer(DRAFTERS["gumbel_top_k"],
+  _, block, model = grow_on_transformer(DRAFTERS["gumbel_tree"],
                                         tiny.LLAMA)
   _, plain = tiny.causal(model, TEXTS)
   for row in np.flatnonzero(CACHED == ENDS - 2):
-    for found, expected in zip(block.keys, plain.keys):
-      np.testing.assert_allclose(found[row, :, :, 0],
+    for actual, expected in zip(block.keys, plain.keys):
+      np.testing.assert_allclose(actual[row, :, :, 0],
                                  expected[row, :, :, ENDS[row] - 2], atol=1e-5)
 
 
@@ -342,6 +342,6 @@ def test_control_wrong_forwards_are_seen(wrong, monkeypatch):
   monkeypatch.setattr(expanders, "_fresh", functools.partial(
       wrong, original=expanders._fresh))
   # Another object: the program of the right drafter must not be found.
-  drafter = expanders.gumbel_top_k((2, 1))
+  drafter = expanders.gumbel_tree((2, 1))
   tree, block, model = grow_on_transformer(drafter, tiny.LLAMA)
   assert max(gaps(tree, block, model)) > 1e-2

@@ -54,13 +54,13 @@ def test_expected_tokens():
   target, draft = (np.tile(probs, (3, 1)) for probs in (
       [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]))
   for children in (((1,), (1,)), ((2,), (2, 2))):
-    _, found = joint_distribution(target, draft, children)
+    _, result = joint_distribution(target, draft, children)
     _, rival = enumerated_trees.joint_distribution(
         traversal.of_tree, target, draft, children)
     if children[0] == (1,):
-      np.testing.assert_allclose(found, rival, rtol=1e-9)
+      np.testing.assert_allclose(result, rival, rtol=1e-9)
     else:
-      assert found < rival
+      assert result < rival
 
 
 def test_equal_distributions_accept_a_leaf():
@@ -76,18 +76,18 @@ def test_equal_distributions_accept_a_leaf():
 def test_joint_distribution_of_texts(method):
   """The shape of a beam depends on what is drawn, and is not enumerated."""
   target, draft = exactness.random_tables(V)
-  found = dj.testing.assert_exact(method, target, draft, rows=ROWS,
-                                  length=LENGTH)
-  assert 1 < found.target_calls < LENGTH
+  result = dj.testing.assert_exact(method, target, draft, rows=ROWS,
+                                   length=LENGTH)
+  assert 1 < result.target_calls < LENGTH
 
 
 def test_control_texts_of_greedy_drafts():
   target, draft = exactness.random_tables(V)
   pair = dj.Pair(dj.methods.rsd_c((2, 2), "conditional_ot").sampled.drafter,
                  layers.verifier())
-  found = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
-                           rows=ROWS, length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
+                            rows=ROWS, length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_wrong_pairs_are_refused():

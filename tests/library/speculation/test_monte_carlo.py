@@ -70,10 +70,10 @@ def reference(key, depth, simulations, start, exploration=32.0):
 
 
 def paths(tokens, parents, valid):
-  found = [()]
+  results = [()]
   for token, parent in zip(tokens.tolist(), parents.tolist()):
-    found.append((*found[parent], token))
-  return [path for path, ok in zip(found[1:], valid.tolist()) if ok]
+    results.append((*results[parent], token))
+  return [path for path, ok in zip(results[1:], valid.tolist()) if ok]
 
 
 @pytest.mark.parametrize("nodes, depth, simulations", [
@@ -84,20 +84,20 @@ def test_the_most_visited_nodes(nodes, depth, simulations):
   others = 0
   for start in range(STATES):
     key = jax.random.key(start)
-    found = paths(*expand(key, layout, simulations, jnp.int32(start)))
+    result = paths(*expand(key, layout, simulations, jnp.int32(start)))
     best = lambda visits: sorted(
         (p for p in visits if p), key=lambda p: -visits[p])[:nodes]
     visits = reference(key, depth, simulations, start)
-    assert found == best(visits)
-    assert all(path[:-1] in [(), *found] for path in found)
-    others += found != best(reference(key, depth, simulations, start, 0.5))
+    assert result == best(visits)
+    assert all(path[:-1] in [(), *result] for path in result)
+    others += result != best(reference(key, depth, simulations, start, 0.5))
   assert others
 
 
 def test_nothing_is_drafted_where_nothing_is_known():
   layout = tree_lib.free_layout(4, 2, K)
   nothing = functools.partial(successors, scale=0.0)
-  for found in (monte_carlo.expand(jax.random.key(0), layout, 9, jnp.int32(0),
-                                   nothing),
-                best_first.expand(layout, jnp.int32(0), nothing)):
-    assert not found[2].any()
+  for result in (monte_carlo.expand(jax.random.key(0), layout, 9, jnp.int32(0),
+                                    nothing),
+                 best_first.expand(layout, jnp.int32(0), nothing)):
+    assert not result[2].any()

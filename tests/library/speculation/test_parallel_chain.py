@@ -66,9 +66,9 @@ def test_a_row_does_not_depend_on_the_others():
 def test_joint_distribution(depth):
   """Five tokens: both modes, and ways from each to the other, are in them."""
   target, draft = exactness.random_tables(V)
-  found = dj.testing.assert_exact(dj.methods.pearl(depth), target, draft,
-                                  rows=ROWS, length=LENGTH)
-  assert 2 < found.target_calls < LENGTH
+  result = dj.testing.assert_exact(dj.methods.pearl(depth), target, draft,
+                                   rows=ROWS, length=LENGTH)
+  assert 2 < result.target_calls < LENGTH
 
 
 def kept_target(uniforms, target, draft, tokens, valid):
@@ -88,9 +88,9 @@ def test_control_wrong_rules_fail(rule):
   target, draft = exactness.random_tables(V)
   wrong = parallel_chain.decoder(2, sampling.draw, dj.Verifier(
       rule, frozenset(dj.Draws)))
-  found = dj.testing.check(dj.Method("wrong", wrong, None), target, draft,
-                           rows=ROWS, length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("wrong", wrong, None), target, draft,
+                            rows=ROWS, length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():
@@ -102,8 +102,8 @@ def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():
 def test_a_drafter_that_is_the_target_is_accepted_always():
   """One token in the first round, `DEPTH` in each of the others."""
   target, _ = exactness.random_tables(V)
-  found = dj.testing.check(METHOD, target, target, rows=100, length=1 + DEPTH)
-  assert found.target_calls == 2
+  result = dj.testing.check(METHOD, target, target, rows=100, length=1 + DEPTH)
+  assert result.target_calls == 2
 
 
 def test_latency_is_simulated():

@@ -29,9 +29,9 @@ def laws(choose, mass, draft, count, size):
   tokens = np.pad(drawn, ((0, 0), (0, size - count)))
   valid = np.arange(size) < count
   with jax.enable_x64(True):
-    found = jax.jit(jax.vmap(lambda x: choose(
+    result = jax.jit(jax.vmap(lambda x: choose(
         jnp.asarray(mass), jnp.asarray(draft), x, valid)))(tokens)
-  chances, told = map(np.asarray, found)
+  chances, told = map(np.asarray, result)
   assert (chances[:, count:] == 0).all()
   np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-12)
   law = np.zeros(len(draft))
@@ -179,9 +179,9 @@ def test_joint_distribution_of_texts(method):
   target, draft = exactness.random_tables(V)
   # The weights of transport are found anew at each node.
   rows = ROWS // 10 if "global" in method.name else ROWS
-  found = dj.testing.assert_exact(method, target, draft, rows=rows,
-                                  length=LENGTH)
-  assert 1 < found.target_calls < LENGTH
+  result = dj.testing.assert_exact(method, target, draft, rows=rows,
+                                   length=LENGTH)
+  assert 1 < result.target_calls < LENGTH
 
 
 @pytest.mark.long
@@ -189,13 +189,13 @@ def test_control_texts_of_samples_without_replacement():
   target, draft = exactness.random_tables(V)
   drafts = dj.methods.rsd_c((3, 1)).sampled.drafter
   pair = dj.Pair(drafts, path_blocks.gbv())
-  found = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
-                           rows=ROWS, length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
+                            rows=ROWS, length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_wrong_pairs_are_refused():
-  for drafter in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+  for drafter in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
                   expanders.product_tree((2, 2), dj.Draws.ONE_SAMPLED)):
     with pytest.raises(ValueError, match="Verifier.takes=WITH_REPLACEMENT"):
       verifiers.pair(drafter, path_blocks.gbv())

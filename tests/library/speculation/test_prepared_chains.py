@@ -69,18 +69,18 @@ def test_a_row_does_not_depend_on_the_others():
 @pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2), (2, (3, 1, 2))])
 def test_joint_distribution(depth, guesses):
   """Five tokens: prepared chains and others are in them."""
-  found = dj.testing.assert_exact(
+  result = dj.testing.assert_exact(
       dj.methods.ssd(depth, guesses), *exactness.random_tables(V), rows=ROWS,
       length=LENGTH)
-  assert 2 < found.target_calls < LENGTH
+  assert 2 < result.target_calls < LENGTH
 
 
 def test_control_stale_draft_fails():
   """The chain of the round before, said to be drawn after the newest token."""
-  found = dj.testing.check(on_roles.stale(METHOD),
-                           *exactness.random_tables(V), rows=ROWS,
-                           length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(on_roles.stale(METHOD),
+                            *exactness.random_tables(V), rows=ROWS,
+                            length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_control_reused_uniforms_fail():
@@ -91,10 +91,10 @@ def test_control_reused_uniforms_fail():
 
   wrong = prepared_chains.decoder((2, 2, 2), sampling.draw, dj.Verifier(
       rule, frozenset(dj.Draws)))
-  found = dj.testing.check(dj.Method("wrong", wrong, None),
-                           *exactness.random_tables(V), rows=ROWS,
-                           length=LENGTH)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("wrong", wrong, None),
+                            *exactness.random_tables(V), rows=ROWS,
+                            length=LENGTH)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_caches_hold_nothing_that_was_rejected():

@@ -55,11 +55,11 @@ def test_texts_are_those_of_the_noise_for_every_drafter(method):
   target, draft = exactness.random_tables(V, 2, 1)
   keys = jax.random.split(jax.random.key(3), 64)
   expected = oracle(target, keys)
-  found = [generate(method, target, x, keys) for x in (draft, draft[::-1])]
-  for out in found:
+  actual = [generate(method, target, x, keys) for x in (draft, draft[::-1])]
+  for out in actual:
     np.testing.assert_array_equal(out.tokens, expected)
   # The drafts do matter for the number of calls.
-  calls = [out.stats.target_calls for out in found]
+  calls = [out.stats.target_calls for out in actual]
   assert (calls[0] != calls[1]).any() and (calls[0] < NEW).any()
 
 
@@ -104,9 +104,9 @@ def test_control_noise_that_is_used_again(monkeypatch):
       expanders.product_tree((2, 1), dj.Draws.SHARED_NOISE))
   pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
   target, draft = exactness.random_tables(4)
-  found = dj.testing.check(dj.Method("reused", pair, pair), target, draft,
-                           rows=20_000, length=4)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("reused", pair, pair), target, draft,
+                            rows=20_000, length=4)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_children_keep_the_contract_of_drafters():
@@ -115,7 +115,7 @@ def test_children_keep_the_contract_of_drafters():
 
 
 def test_wrong_pairs_are_refused():
-  for expander in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+  for expander in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
                    expanders.stochastic_beam(2, 2)):
     with pytest.raises(ValueError, match="Verifier.takes=SHARED_NOISE"):
       verifiers.pair(expander, shared_gumbel.verifier())
@@ -131,10 +131,10 @@ def test_exponential_races_are_the_same_rule():
   """The first clock to ring, of rates t and common times (arXiv 2504.15475)."""
   target, draft = exactness.random_tables(V, 2, 1)
   keys = jax.random.split(jax.random.key(5), 64)
-  found = generate(METHODS[0], target, draft, keys)
+  out = generate(METHODS[0], target, draft, keys)
   noise_keys = shared_noise.noise_keys(keys, jnp.ones(64, jnp.int32), NEW - 1)
   times = np.exp(-np.asarray(jax.vmap(jax.vmap(
       lambda key: random.gumbel(key, V)))(noise_keys)))
   with np.errstate(divide="ignore"):
-    rung = times / target[found.tokens[:, :-1]]
-  np.testing.assert_array_equal(rung.argmin(axis=-1), found.tokens[:, 1:])
+    rung = times / target[out.tokens[:, :-1]]
+  np.testing.assert_array_equal(rung.argmin(axis=-1), out.tokens[:, 1:])

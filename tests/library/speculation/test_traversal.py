@@ -90,13 +90,13 @@ def test_a_chain_all_at_once_is_a_traversal():
   valid = np.arange(len(parents)) < rng.integers(2, 7, (200, 1))
   trees = static_trees(draft, layout, parents, tokens, valid)
   uniforms = rng.random(tokens.shape, np.float32)
-  found, expected = (
+  actual, expected = (
       jax.vmap(lambda u, tree: run(find, 1, u, tree, jnp.asarray(
           target, jnp.float32)))(uniforms, jax.tree.map(jnp.asarray, trees))
       for find in (traversal.of_chain, traversal.of_tree))
-  np.testing.assert_array_equal(found[0], expected[0])
-  np.testing.assert_allclose(found[1], expected[1], atol=2e-6)
-  assert len(set(np.asarray(found[0]).tolist())) == 6
+  np.testing.assert_array_equal(actual[0], expected[0])
+  np.testing.assert_allclose(actual[1], expected[1], atol=2e-6)
+  assert len(set(np.asarray(actual[0]).tolist())) == 6
 
 
 @pytest.mark.cases(1)
@@ -140,7 +140,7 @@ def test_equal_distributions_accept_the_first_leaf():
 def test_nothing_drafted():
   """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
-  pair = verifiers.pair(expanders.gumbel_top_k(()), traversal.verifier())
+  pair = verifiers.pair(expanders.gumbel_tree(()), traversal.verifier())
   dj.testing.assert_exact(dj.Method("none", pair, None), target, draft,
                           rows=ROWS, length=2)
 
@@ -151,13 +151,13 @@ def test_verdict_of_every_node():
   valid = np.array([1, 1, 1, 0, 1, 1], bool)
   tree = jax.tree.map(lambda x: jnp.asarray(x[0]), static_trees(
       np.ones((3, 3)), layout, parents, np.zeros((1, 6), int), valid[None]))
-  found = {node: paths_lib.verdict(layout, tree, jnp.int32(node), jnp.int32(7))
-           for node in (0, 2, 4, 5)}
+  result = {node: paths_lib.verdict(layout, tree, jnp.int32(node), jnp.int32(7))
+            for node in (0, 2, 4, 5)}
   paths = {0: [0, 0, 0], 2: [0, 2, 2], 4: [0, 1, 4], 5: [0, 2, 5]}
   ranks = {0: [-1, -1], 2: [1, -1], 4: [0, 1], 5: [1, 0]}
   # Of the first child one of two is there.
   counts = {0: [2, 0], 2: [2, 1], 4: [2, 1], 5: [2, 1]}
-  for node, verdict in found.items():
+  for node, verdict in result.items():
     assert verdict.path.tolist() == paths[node]
     assert verdict.ranks.tolist() == ranks[node]
     assert verdict.num_children.tolist() == counts[node]

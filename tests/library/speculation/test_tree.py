@@ -148,8 +148,8 @@ def test_children_keep_draw_order(layout, seed):
   parents = random_parents(rng, layout)
   tree, size = make_tree(parents), max(layout.widths)
   for node in range(len(parents)):
-    found, slots = children(tree, size, node)
-    assert found == np.flatnonzero(parents == node).tolist()
+    result, slots = children(tree, size, node)
+    assert result == np.flatnonzero(parents == node).tolist()
     assert slots == size
 
 
@@ -172,18 +172,18 @@ def free_tree():
 
 
 def test_masks_positions_and_validity_of_free_trees():
-  found = free_tree()
+  result = free_tree()
   for row, parents in enumerate(PARENTS):
     for node in range(7):
       above, at = set(), node
       while at != NONE:
         above.add(at)
         at = parents[at]
-      assert set(np.flatnonzero(found.mask[row, node])) == above
-  assert tree_lib.positions(found).tolist() == [[0, 1, 1, 2, 3, 2, 1],
-                                                [0, 1, 2, 3, 4, 5, 6]]
+      assert set(np.flatnonzero(result.mask[row, node])) == above
+  assert tree_lib.positions(result).tolist() == [[0, 1, 1, 2, 3, 2, 1],
+                                                 [0, 1, 2, 3, 4, 5, 6]]
   # What hangs from an invalid node is not valid.
-  assert found.valid.tolist() == [
+  assert result.valid.tolist() == [
       [True, True, False, True, True, False, True],
       [True, True, True, False, False, False, False]]
 
@@ -191,9 +191,9 @@ def test_masks_positions_and_validity_of_free_trees():
 def test_levels_and_free_trees_have_the_same_positions():
   layout = tree_lib.static_layout(((2,), (1, 2)))
   parents = jnp.array([[NONE, 0, 0, 1, 2, 2]])
-  found = tree_lib.from_parents(jnp.zeros((1, 6), jnp.int32), parents,
-                                jnp.ones((1, 6), bool))
-  assert tree_lib.positions(found)[0].tolist() == (
+  result = tree_lib.from_parents(jnp.zeros((1, 6), jnp.int32), parents,
+                                 jnp.ones((1, 6), bool))
+  assert tree_lib.positions(result)[0].tolist() == (
       tree_lib.depths(layout).tolist())
 
 

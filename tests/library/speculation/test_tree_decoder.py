@@ -34,12 +34,12 @@ def score(function, valid):
 @pytest.mark.parametrize("valid", [True, False])
 def test_the_root_is_scored_either_way(valid):
   logits, block = score(scoring.all_nodes, valid)
-  found, fresh = score(scoring.root_unless_drafted, valid)
-  np.testing.assert_allclose(found[:, 0], logits[:, 0], atol=1e-5)
+  result, fresh = score(scoring.root_unless_drafted, valid)
+  np.testing.assert_allclose(result[:, 0], logits[:, 0], atol=1e-5)
   for x, y in zip(fresh.keys, block.keys):
     np.testing.assert_allclose(x[..., 0], y[..., 0], atol=1e-5)
   # Other nodes are scored where they may be tested.
-  assert bool(found[:, 1:].any()) == valid
+  assert bool(result[:, 1:].any()) == valid
 
 
 def test_texts_are_the_same_with_skipped_nodes_or_without():

@@ -63,7 +63,7 @@ def test_best_trees_are_the_best_of_all(depth):
     values[size] = max(values.get(size, 0),
                        tree_planning.expected_tokens(tree, ACCEPT))
   most = list(itertools.accumulate((values[n] for n in sorted(values)), max))
-  found = [tree_planning.expected_tokens(tree, ACCEPT)
-           for tree in tree_planning.best_trees(ACCEPT, 5, depth)]
-  np.testing.assert_allclose(found[:len(most)], most, rtol=1e-12)
-  assert len(found) == 5
+  results = [tree_planning.expected_tokens(tree, ACCEPT)
+             for tree in tree_planning.best_trees(ACCEPT, 5, depth)]
+  np.testing.assert_allclose(results[:len(most)], most, rtol=1e-12)
+  assert len(results) == 5

@@ -145,8 +145,8 @@ def test_match_follows_the_best_token_and_nothing_impossible():
   assert rank == -1
 
 
-WITHOUT, WITH = expanders.gumbel_top_k((2,)), expanders.iid_paths(2, 1)
-BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_top_k((1, 1))
+WITHOUT, WITH = expanders.gumbel_tree((2,)), expanders.iid_paths(2, 1)
+BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_tree((1, 1))
 TOP, TOP_BEAM = expanders.top_k((2,)), expanders.top_beam(2, 1)
 OF_PAIRS = {
     "with": verifiers.recursive(True), "without": verifiers.recursive(False),
@@ -186,8 +186,8 @@ def test_the_table_of_rules():
     assert suffix == ("" if name == verifiers.USUAL else f", {name}")
     for alias in filter(None, [rule.alias]):
       assert verifiers.of_name(alias, dj.Draws) == (suffix, verifier, draws)
-  page = pathlib.Path("docs/methods.md").read_text("utf-8")
-  rows = [line.split("|")[1] for line in page.split("## Verification")[1].split(
+  page = pathlib.Path("docs/verification.md").read_text("utf-8")
+  rows = [line.split("|")[1] for line in page.split("## Rules")[1].split(
       "\n## ")[0].splitlines() if line.startswith("| `")]
   assert [re.findall(r"`(\w+)`", row) for row in rows] == [
       [name, *filter(None, [rule.alias])]

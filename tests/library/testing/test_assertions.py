@@ -10,7 +10,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import assertions, exactness, rules, tables
 
-TREE = expanders.gumbel_top_k((2, 2))
+TREE = expanders.gumbel_tree((2, 2))
 RIGHT = dj.pair(TREE, verifiers.recursive(False))
 FEW = dict(rows=20_000, length=3, vocab_sizes=(3,), drafters=("flat", "sharp"))
 
@@ -90,9 +90,9 @@ def test_smallest_bias_is_found_by_most_tests():
   rng, probs, total = np.random.default_rng(0), np.array([.5, .3, .1, .1]), 1000
   bias = assertions.smallest_bias(3, total, np.array([.3, .5]), 1e-3)
   moved = probs + bias * np.array([1, -1, 0, 0])
-  found = [exactness.p_value(rng.multinomial(total, moved), probs) < 1e-3
-           for _ in range(100)]
-  assert 0.9 < np.mean(found) <= 1
+  results = [exactness.p_value(rng.multinomial(total, moved), probs) < 1e-3
+             for _ in range(100)]
+  assert 0.9 < np.mean(results) <= 1
 
 
 @pytest.mark.parametrize("value, freedom", [(3, 1), (40, 5), (1600, 1295)])

@@ -17,7 +17,7 @@ LOOKUP = drafters.prompt_lookup(2, 2, 2)
 SUFFIX = drafters.suffix(4, 2, 4, 3, 0.1, 4.0)
 BEAM = drafters.of_model(expanders.stochastic_beam(2, 2))
 PATHS = drafters.of_model(expanders.iid_paths(2, 2))
-CHAIN = drafters.of_model(expanders.gumbel_top_k((1, 1)))
+CHAIN = drafters.of_model(expanders.gumbel_tree((1, 1)))
 
 
 def check(drafter, rows=256):

@@ -67,9 +67,9 @@ def test_devices_of_arrays():
   first = jax.devices()[0]
   assert memory.devices_of(np.ones(3), ()) == {first}
   assert memory.devices_of(jnp.ones(3), 2.0) == {first}
-  found = []
-  jax.jit(lambda x: found.append(memory.devices_of(x)))(1.0)
-  assert found == [set(jax.devices())]
+  results = []
+  jax.jit(lambda x: results.append(memory.devices_of(x)))(1.0)
+  assert results == [set(jax.devices())]
 
 
 def test_memory_of_devices(monkeypatch):

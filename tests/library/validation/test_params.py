@@ -44,9 +44,9 @@ def changed(name, change):
   leaves, structure = jax.tree_util.tree_flatten_with_path(llama().params)
   names = [transformer.param_name(path) for path, _ in leaves]
   assert name in names
-  found = [change(x) if other == name else x
-           for other, (_, x) in zip(names, leaves)]
-  return jax.tree.unflatten(structure, found)
+  results = [change(x) if other == name else x
+             for other, (_, x) in zip(names, leaves)]
+  return jax.tree.unflatten(structure, results)
 
 
 HEAD = next(name for name in (

@@ -123,9 +123,9 @@ def test_folders_with_vectors_of_two_axes(tmp_path, folder, params, weights):
   old = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, params)
   checkpoints.save(tmp_path / "old", CONFIG, old)
   assert digests.read(tmp_path / "old") == digests.read(folder)
-  expected, found = (checkpoints.load(x, weights=weights)[1]
-                     for x in (folder, tmp_path / "old"))
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  expected, actual = (checkpoints.load(x, weights=weights)[1]
+                      for x in (folder, tmp_path / "old"))
+  jax.tree.map(np.testing.assert_array_equal, actual, expected)
   wrong = jax.tree.map(lambda x: x[None] if x.ndim == 1 else x, params)
   checkpoints.save(tmp_path / "wrong", CONFIG, wrong)
   with pytest.raises(ValueError, match=r"has shape \(1, \d+\), but config"):
@@ -273,9 +273,9 @@ def test_digests_are_added(uncompressed):
 ])
 def test_damaged_digests(folder, change, message):
   path = folder / digests.FILE
-  found = json.loads(path.read_text())
-  change(found)
-  path.write_text(json.dumps(found))
+  parsed = json.loads(path.read_text())
+  change(parsed)
+  path.write_text(json.dumps(parsed))
   with pytest.raises(ValueError, match=message):
     checkpoints.load(folder)
 
@@ -291,13 +291,13 @@ def test_digests_are_the_same_everywhere(shape, dtype):
 
 def test_digests_tell_every_bit_and_place():
   x = np.arange(6, dtype=np.float32).reshape(2, 3)
-  found = {digests.of(x), digests.of(x[::-1]), digests.of(x + 0)}
-  assert len(found) == 2
+  results = {digests.of(x), digests.of(x[::-1]), digests.of(x + 0)}
+  assert len(results) == 2
   for bit in range(32):
     bits = x.view(np.uint32).copy()
     bits[1, 1] ^= np.uint32(1 << bit)
-    found.add(digests.of(bits.view(np.float32)))
-  assert len(found) == 34
+    results.add(digests.of(bits.view(np.float32)))
+  assert len(results) == 34
 
 
 def test_metadata_that_lost_a_key(folder):

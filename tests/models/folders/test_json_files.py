@@ -45,8 +45,8 @@ def test_files_that_cannot_be_read(tmp_path):
                                 [1.0, 2.5]),
     ({"a": "b"}, Field(dict, items=Field(str)), {"a": "b"})])
 def test_values_that_are_allowed(value, field, expected):
-  found = json_files.check("name", value, field)
-  assert found == expected and type(found) is type(expected)
+  actual = json_files.check("name", value, field)
+  assert actual == expected and type(actual) is type(expected)
 
 
 @pytest.mark.parametrize("value, field, message", [

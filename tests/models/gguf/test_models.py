@@ -9,9 +9,11 @@ import pytest
 
 from models import checkpoints
 from models import transformer
+from models.folders import resolve
 from models.huggingface import convert
 from models.transformer import rope
 from support import gguf_writer
+from support import installed
 from support import tiny_models as tiny
 
 gguf = gguf_writer.gguf
@@ -77,18 +79,18 @@ def write(folder, config, arch, **options):
   return path, params
 
 
-def check_same(found, expected, **tolerance):
-  assert jax.tree.structure(found) == jax.tree.structure(expected)
-  for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+def check_same(actual, expected, **tolerance):
+  assert jax.tree.structure(actual) == jax.tree.structure(expected)
+  for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected)):
     np.testing.assert_allclose(np.asarray(x), np.asarray(y), **tolerance)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_family_is_read_as_it_was(tmp_path, name):
   path, params = write(tmp_path, CONFIGS[name], name.split()[0].rstrip(","))
-  lm, found = checkpoints.load(path)
+  lm, loaded = checkpoints.load(path)
   # Gemma's norms have been one more, in 32 bits.
-  check_same(found, params, rtol=0, atol=3e-7 if "gemma" in name else 0)
+  check_same(loaded, params, rtol=0, atol=3e-7 if "gemma" in name else 0)
   assert lm.vocab_size == CONFIGS[name].vocab_size
   ours, theirs = (dataclasses.asdict(checkpoints.architecture(x))
                   for x in (path, tmp_path / "hf"))
@@ -100,7 +102,7 @@ def test_types_of_matrices(tmp_path, kind):
   config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=64,
                                num_layers=1)
   path, params = write(tmp_path, config, "llama", kind=kind)
-  _, found = checkpoints.load(path, dtype="float32")
+  _, loaded = checkpoints.load(path, dtype="float32")
   kind = gguf.GGMLQuantizationType[kind]
 
   def rounded(x):
@@ -110,12 +112,24 @@ def test_types_of_matrices(tmp_path, kind):
     return gguf.dequantize(gguf.quantize(x, kind), kind)
 
   # Rows are rounded by themselves, so that their order makes no difference.
-  check_same(found, jax.tree.map(rounded, params), rtol=0, atol=0)
+  check_same(loaded, jax.tree.map(rounded, params), rtol=0, atol=0)
   stored = {"F16": "float16", "BF16": "bfloat16"}.get(kind.name, "float32")
   assert checkpoints.architecture(path).dtype == stored
   lm, eight = checkpoints.load(path, weights="int8")
   assert lm.vocab_size == 13
   assert any(x.dtype == np.int8 for x in jax.tree.leaves(eight))
+
+
+def test_a_file_in_pieces_of_packages(tmp_path, monkeypatch):
+  path, params = write(tmp_path, tiny.LLAMA, "llama")
+  monkeypatch.syspath_prepend(str(tmp_path / "site"))
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  installed.in_parts(tmp_path / "site", "data/part0{}.bin", path.read_bytes())
+  name = "package:part0+part1+part2"
+  check_same(checkpoints.load(name)[1], params, rtol=0)
+  assert resolve.folder(name).read_bytes() == path.read_bytes()
+  with pytest.raises(ValueError, match="damaged"):
+    checkpoints.load("package:part0+part1")
 
 
 def test_wavelengths_of_llama_3(tmp_path):
@@ -124,10 +138,10 @@ def test_wavelengths_of_llama_3(tmp_path):
   assert len(set(factors)) > 1
   path, _ = write(tmp_path, tiny.LLAMA, "llama",
                   rope={"rope_freqs.weight": factors.astype(np.float32)})
-  found = checkpoints.architecture(path)
-  np.testing.assert_allclose(rope.frequencies(found),
+  config = checkpoints.architecture(path)
+  np.testing.assert_allclose(rope.frequencies(config),
                              rope.frequencies(LLAMA_3), rtol=1e-6)
-  assert rope.gain(found) == 1 and found.max_length == LLAMA_3.max_length
+  assert rope.gain(config) == 1 and config.max_length == LLAMA_3.max_length
 
 
 def test_scalings_of_wavelengths(tmp_path):
@@ -141,17 +155,17 @@ def test_scalings_of_wavelengths(tmp_path):
           ("add_rope_scaling_orig_ctx_len", 32),
           ("add_rope_scaling_attn_factors", config.rope_gain)])
   check_same(checkpoints.load(path)[1], params, rtol=0, atol=0)
-  found = checkpoints.architecture(path)
-  np.testing.assert_allclose(rope.frequencies(found), rope.frequencies(config),
+  result = checkpoints.architecture(path)
+  np.testing.assert_allclose(rope.frequencies(result), rope.frequencies(config),
                              rtol=1e-6)
-  assert np.isclose(found.rope_gain, config.rope_gain)
+  assert np.isclose(result.rope_gain, config.rope_gain)
   (tmp_path / "yarn").mkdir()
   path, _ = write(tmp_path / "yarn", tiny.LLAMA, "llama", extra=[
       ("add_rope_scaling_type", gguf.RopeScalingType.YARN),
       ("add_rope_scaling_factor", 4.0), ("add_rope_scaling_orig_ctx_len", 16)])
-  found = checkpoints.architecture(path)
-  assert found.rope_scaling == "yarn" and found.rope_original_length == 16
-  assert found.rope_factor == 4 and found.max_length == 64
+  result = checkpoints.architecture(path)
+  assert result.rope_scaling == "yarn" and result.rope_original_length == 16
+  assert result.rope_factor == 4 and result.max_length == 64
 
 
 def test_a_split_file(tmp_path):
@@ -250,6 +264,6 @@ def test_logits_are_those_of_transformers(tmp_path, name):
   tokens = np.random.default_rng(0).integers(0, lm.vocab_size, (1, 12))
   with torch.no_grad():
     expected = theirs(torch.tensor(tokens)).logits[0].numpy()
-  found = np.asarray(transformer.causal_logits(
+  actual = np.asarray(transformer.causal_logits(
       lm, params, jnp.asarray(tokens, jnp.int32)))[0]
-  assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+  assert np.abs(actual - expected).max() < 1e-4 * np.abs(expected).max()

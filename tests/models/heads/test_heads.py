@@ -102,8 +102,8 @@ _FORWARDS = {"eagle1": 3, "eagle3": 3, "mtp": 3, "fspad": 2, "chimera": 3}
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HEADS)
 def test_texts_have_the_distribution_of_the_target(name):
-  found, stats = p_value(_METHODS[name], models(name))
-  assert found >= exactness.MIN_P_VALUE
+  result, stats = p_value(_METHODS[name], models(name))
+  assert result >= exactness.MIN_P_VALUE
   # Of some use: more than a token a call.
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   calls = _FORWARDS.get(name, 1)
@@ -123,8 +123,8 @@ def constrained(given):
 def test_a_head_on_the_hidden_states_of_a_processed_target(name):
   """Control: the distribution of the target alone is another one."""
   given = constrained(models(name))
-  found, stats = p_value(_METHODS[name], given, constrained=True)
-  assert found >= exactness.MIN_P_VALUE
+  result, stats = p_value(_METHODS[name], given, constrained=True)
+  assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   assert p_value(_METHODS[name], given)[0] < helpers.MAX_P_VALUE_OF_CONTROL
 
@@ -135,13 +135,13 @@ def test_each_feature_of_a_cache_is_that_of_its_owner():
   plain, both = (tiny.Model(x["target"], x["target_params"])
                  for x in (given, constrained(given)))
   tokens, lengths = np.array([[1, 0, 3, 2], [0, 0, 1, 1]]), np.array([4, 3])
-  expected, found = (tiny.committed(x, tokens, lengths, 6).features
-                     for x in (plain, both))
-  assert set(found) == {dj.HIDDEN_STATES, "processor"}
+  expected, actual = (tiny.committed(x, tokens, lengths, 6).features
+                      for x in (plain, both))
+  assert set(actual) == {dj.HIDDEN_STATES, "processor"}
   jax.tree.map(np.testing.assert_array_equal, expected[dj.HIDDEN_STATES],
-               found[dj.HIDDEN_STATES])
+               actual[dj.HIDDEN_STATES])
   # The first token is the last one of the prompt, which is not read.
-  waits, states = map(np.asarray, found["processor"])
+  waits, states = map(np.asarray, actual["processor"])
   assert not waits[0, :4].any()
   states = [states[row, :length].tolist() for row, length in enumerate(lengths)]
   assert states == [[0, 1, 1, 1], [0, 1, 0]]
@@ -153,8 +153,8 @@ def test_texts_drafted_by_8_bits_have_it_too(name):
   given = in_8_bits(name)
   narrow = [x.dtype == jnp.int8 for x in jax.tree.leaves(given["draft_params"])]
   assert sum(narrow) >= 4
-  found, stats = p_value(_METHODS[name], given)
-  assert found >= exactness.MIN_P_VALUE
+  result, stats = p_value(_METHODS[name], given)
+  assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
 
 
@@ -162,9 +162,9 @@ def test_control_most_probable_children_taken_for_samples():
   drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(
       draws=dj.Draws.WITHOUT_REPLACEMENT)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
-  found, _ = p_value(dj.Method("wrong", pair, None),
-                     models("dspark"))
-  assert found < exactness.MIN_P_VALUE
+  result, _ = p_value(dj.Method("wrong", pair, None),
+                      models("dspark"))
+  assert result < exactness.MIN_P_VALUE
 
 
 @pytest.mark.long
@@ -194,8 +194,8 @@ def test_rejected_tokens_leave_no_trace(name):
   given = models(name)
   decoder = tree_decoder.of_pair(_METHODS[name].sampled)
   keys = jax.random.split(jax.random.key(4), 8)
-  found = drafter_conformance._Models(**given)
-  begin = functools.partial(drafter_conformance._begin, decoder, found)
+  result = drafter_conformance._Models(**given)
+  begin = functools.partial(drafter_conformance._begin, decoder, result)
   context, state = begin(keys, np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
                          np.tile(tiny.LENGTHS[:2], 4), np.full(8, 30))
   step = jax.jit(lambda state: decoder.step(context, state))

@@ -42,8 +42,8 @@ def p_value(method):
 
 
 def test_texts_have_the_distribution_of_the_target():
-  found, stats = p_value(_METHOD)
-  assert found >= exactness.MIN_P_VALUE
+  result, stats = p_value(_METHOD)
+  assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   assert not stats.draft_calls.any()
 
@@ -51,9 +51,9 @@ def test_texts_have_the_distribution_of_the_target():
 def test_control_guesses_that_are_tested_by_matches_alone():
   """At temperature 1 the most probable tokens are no samples."""
   drafter = drafters.ppd((2, 2, 1), 3, 1)
-  found, _ = p_value(dj.Method("wrong", dj.Pair(drafter, verifiers.match()),
-                               None))
-  assert found < exactness.MIN_P_VALUE
+  result, _ = p_value(dj.Method("wrong", dj.Pair(drafter, verifiers.match()),
+                                None))
+  assert result < exactness.MIN_P_VALUE
 
 
 def test_greedy_texts_are_those_of_the_target():
@@ -81,10 +81,10 @@ def test_guesses_are_those_of_a_plain_forward():
     state = step(state)
     guesses, known = map(np.asarray, state.carry)
     for row, length in enumerate(np.asarray(state.length)):
-      found = prompt_tokens.with_chains(
+      result = prompt_tokens.with_chains(
           _PROMPTS, _CONFIG, given["target_params"],
           state.tokens[row, None, :length - 1], (int(length) - 2,))[1][0, 0]
-      order = np.asarray(jnp.argsort(-found, axis=-1))[:, :3]
+      order = np.asarray(jnp.argsort(-result, axis=-1))[:, :3]
       np.testing.assert_array_equal(guesses[row, :known[row]],
                                     order[:known[row]])
     seen |= set(known.tolist())

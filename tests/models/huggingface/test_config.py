@@ -169,9 +169,9 @@ def test_fields_that_are_left_out_are_as_in_transformers(name):
       assert not parsed(fields), left  # They refuse it, and so do we.
       continue
     whole["architectures"] = given["architectures"]
-    found = [parsed(x) for x in (fields, json.loads(json.dumps(whole)))]
-    assert found[0] == found[1], left
-    compared += not isinstance(found[0], str)
+    results = [parsed(x) for x in (fields, json.loads(json.dumps(whole)))]
+    assert results[0] == results[1], left
+    compared += not isinstance(results[0], str)
   assert compared
 
 

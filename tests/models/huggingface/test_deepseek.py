@@ -123,11 +123,11 @@ def test_blocks_of_eight_bits_times_their_scales(tmp_path):
         {"x.weight": x.dtype})
     return tensor_files.tensors(tmp_path)
 
-  found = read()
-  assert found.keys() == {"x.weight", "y"}
+  actual = read()
+  assert actual.keys() == {"x.weight", "y"}
   expected = [[float(x[i, j]) * scales[i // 2, j // 3] for j in range(7)]
               for i in range(5)]
-  np.testing.assert_allclose(found["x.weight"].read(), expected, rtol=1e-6)
+  np.testing.assert_allclose(actual["x.weight"].read(), expected, rtol=1e-6)
   wrong = read(**{"x.weight_scale_inv": scales[:2]})["x.weight"]
   assert "scales of shape (2, 3): (3, 3) for blocks of [2, 3]" in wrong.refusal
   (tmp_path / hf_config.FILE).write_text("{}")

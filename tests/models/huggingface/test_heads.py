@@ -55,10 +55,10 @@ def test_eagle3(tmp_path, target, flavour, qk_norm):
       out = reference.eagle3(w, flavour, table[tokens], hidden, hf.SIZES,
                              flavour == "layers.0")
       hidden = np.concatenate([hidden, out[-1:]])
-    found = reference.rms(out[-1], w["norm.weight"], 1e-6) @ w[
+    result = reference.rms(out[-1], w["norm.weight"], 1e-6) @ w[
         "lm_head.weight"].T
     spread = np.full(_VOCAB, -np.inf)
-    spread[ids] = found
+    spread[ids] = result
     return spread
 
   hf.check_chain(hf.drafted(loaded, target.params), logits)
@@ -297,14 +297,14 @@ def test_a_block_of_some_tokens(tmp_path, target):
                         from_root=True, draft_vocab=5)
   params = block.init(jax.random.key(2), config, _TARGET) | {"tokens": ids}
   heads.save(tmp_path / "head", block, config, params, (0, 1))
-  found = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
+  actual = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
   out = jnp.zeros((_VOCAB, 3)).at[ids].set(params["markov_out"])
   whole = {"network": params["network"], "markov_in": params["markov_in"],
            "markov_out": out}
   full = dataclasses.replace(config, draft_vocab=0)
-  expected = hf.drafted((block.head(full, _TARGET), whole, found.kept),
+  expected = hf.drafted((block.head(full, _TARGET), whole, actual.kept),
                         target.params)[1][0][ids]
-  at_hand = hf.drafted(found, target.params)[1][0]
+  at_hand = hf.drafted(actual, target.params)[1][0]
   assert set(np.flatnonzero(np.isfinite(at_hand))) == set(np.asarray(ids))
   np.testing.assert_allclose(
       at_hand[ids], expected - np.logaddexp.reduce(expected), atol=1e-5)
@@ -318,15 +318,15 @@ def test_rows_of_the_targets_output_layer(tmp_path, target):
   ids = jnp.array([1, 2, 5, 7, 10])
   params["tokens"] = ids
   heads.save(tmp_path / "head", eagle, config, params, (0, 0, 1))
-  found = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
+  actual = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
   own = target.params["head"]
-  np.testing.assert_array_equal(found.params["tokens"], ids)
-  np.testing.assert_array_equal(found.params["output"], own[ids])
+  np.testing.assert_array_equal(actual.params["tokens"], ids)
+  np.testing.assert_array_equal(actual.params["output"], own[ids])
   full = eagle.Config(config.layer)
-  whole = {"layer": {**found.params["layer"], "output": own}}
-  expected = hf.drafted((eagle.head(full, _TARGET), whole, found.kept),
+  whole = {"layer": {**actual.params["layer"], "output": own}}
+  expected = hf.drafted((eagle.head(full, _TARGET), whole, actual.kept),
                         target.params)[1][0]
-  at_hand = hf.drafted(found, target.params)[1][0]
+  at_hand = hf.drafted(actual, target.params)[1][0]
   assert set(np.flatnonzero(np.isfinite(at_hand))) == set(np.asarray(ids))
   np.testing.assert_allclose(
       at_hand[ids], expected[ids] - np.logaddexp.reduce(expected[ids]),
@@ -339,8 +339,8 @@ def test_prompt_tokens(tmp_path):
   folder = tmp_path / "prompts"
   heads.save(folder, prompt_tokens, config, params, (1,))
   assert heads.is_prompts(folder) and not heads.is_head(folder)
-  lm, found = heads.load_prompts(folder, _TARGET)
+  lm, result = heads.load_prompts(folder, _TARGET)
   assert lm is prompt_tokens.target(config, _TARGET)
-  np.testing.assert_array_equal(found, params["prompts"])
+  np.testing.assert_array_equal(result, params["prompts"])
   with pytest.raises(ValueError, match=r"prompt_embeddings has shape \(2, 16"):
     heads.load_prompts(folder, dataclasses.replace(_TARGET, dim=8))

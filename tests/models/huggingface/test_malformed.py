@@ -125,11 +125,11 @@ def test_every_field_of_a_safetensors_header(folder, tmp_path):
     for value in [*VALUES, [-4, 60], [0, 64, 128], ["0", "64"], [1.0, 64.0]]:
       _write(path, changed(header, place, value), data)
       try:
-        found = tensor_files.tensors(tmp_path)[name]
+        tensors = tensor_files.tensors(tmp_path)[name]
       except ValueError as e:
         assert str(path) in str(e) and "\n" not in str(e), (place, value)
       else:  # Another type, which is told when it is read.
-        assert place == (name, "dtype") and found.refusal
+        assert place == (name, "dtype") and tensors.refusal
 
 
 @pytest.mark.parametrize("weight_map", [

@@ -63,9 +63,9 @@ def written(folder, kind):
 def test_what_is_saved_is_read_back(tmp_path, kind):
   params = written(tmp_path / "head", kind)
   assert heads.is_head(tmp_path / "head")
-  found = heads.load(tmp_path / "head", _TARGET)
-  assert found.kept == _WRITTEN[kind][2]
-  jax.tree.map(np.testing.assert_array_equal, found.params, params)
+  loaded = heads.load(tmp_path / "head", _TARGET)
+  assert loaded.kept == _WRITTEN[kind][2]
+  jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
 
 
 @pytest.mark.cases(6)
@@ -74,9 +74,9 @@ def test_what_is_saved_is_read_back(tmp_path, kind):
 def test_matrices_of_fewer_bits(tmp_path, kind, weights):
   """All products and tables are narrow, no norm and no bias is."""
   params = written(tmp_path / "head", kind)
-  found = heads.load(tmp_path / "head", _TARGET, weights=weights)
+  loaded = heads.load(tmp_path / "head", _TARGET, weights=weights)
   opened = heads.open_folder(tmp_path / "head", _TARGET, weights=weights)
-  assert jax.tree.map(lambda x: (x.shape, x.dtype), found.params) == (
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), loaded.params) == (
       jax.tree.map(lambda x: (x.shape, x.dtype), opened.params))
 
   def check(x, whole):
@@ -91,10 +91,10 @@ def test_matrices_of_fewer_bits(tmp_path, kind, weights):
       assert x.dtype == jnp.bfloat16
       np.testing.assert_array_equal(x, whole.astype(jnp.bfloat16))
 
-  jax.tree.map(check, found.params, params, is_leaf=quantization.is_matrix)
+  jax.tree.map(check, loaded.params, params, is_leaf=quantization.is_matrix)
   module, config, kept = _WRITTEN[kind]
   with pytest.raises(ValueError, match="float32.*: a head of one type can be"):
-    heads.save(tmp_path / "again", module, config, found.params, kept)
+    heads.save(tmp_path / "again", module, config, loaded.params, kept)
 
 
 @pytest.mark.parametrize("kind", _WRITTEN)
@@ -104,12 +104,12 @@ def test_matrices_are_saved_in_8_bits(tmp_path, kind):
   module, config, kept = _WRITTEN[kind]
   heads.save(tmp_path / "narrow", module, config, params, kept,
              weights="int8")
-  rounded, found, whole = (
+  rounded, result, whole = (
       heads.load(tmp_path / folder, _TARGET, weights=weights).params
       for folder, weights in (("head", "int8"), ("narrow", "int8"),
                               ("narrow", "dtype")))
   same = functools.partial(np.testing.assert_allclose, rtol=1e-6)
-  jax.tree.map(same, found, rounded)
+  jax.tree.map(same, result, rounded)
   jax.tree.map(
       lambda x, y: same(x, quantization.dequantize(y, x.dtype)
                         if quantization.is_matrix(y) else y), whole, rounded)
@@ -126,10 +126,10 @@ def test_matrices_are_saved_in_8_bits(tmp_path, kind):
     ids=["int8", "bfloat16", "dtype"])
 def test_narrow_heads_draft_almost_alike(tmp_path, kind, narrow, target):
   written(tmp_path / "head", kind)
-  whole, found = (hf.drafted(heads.load(tmp_path / "head", _TARGET, **more),
-                             target.params)[1] for more in ({}, narrow))
-  np.testing.assert_allclose(found[0], whole[0], atol=.01)
-  assert np.isfinite(found).all()
+  whole, result = (hf.drafted(heads.load(tmp_path / "head", _TARGET, **more),
+                              target.params)[1] for more in ({}, narrow))
+  np.testing.assert_allclose(result[0], whole[0], atol=.01)
+  assert np.isfinite(result).all()
 
 
 def test_a_head_of_ones_own(tmp_path, target, monkeypatch):
@@ -145,12 +145,12 @@ def test_a_head_of_ones_own(tmp_path, target, monkeypatch):
   params = module.init(jax.random.key(2), config, _TARGET)
   heads.save(tmp_path / "head", module, config, params, kind.kept(_TARGET))
   assert heads.is_head(tmp_path / "head")
-  found = heads.load(tmp_path / "head", _TARGET)
-  jax.tree.map(np.testing.assert_array_equal, found.params, params)
-  drafts, log_probs = hf.drafted(found, target.params)
+  loaded = heads.load(tmp_path / "head", _TARGET)
+  jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
+  drafts, log_probs = hf.drafted(loaded, target.params)
   tokens = jnp.asarray(np.append(hf.TEXT, drafts)[None], jnp.int32)
   read = [jnp.asarray(x, jnp.float32)[None] for x in hf.features(
-      target.params, found.kept)]
+      target.params, loaded.kept)]
   # The features of drafted tokens are read by no pair that is looked at.
   read = tuple(jnp.pad(x, ((0, 0), (0, hf.DEPTH), (0, 0))) for x in read)
   logits, places, _ = kind.predict(config, _TARGET, params, target.params, read,

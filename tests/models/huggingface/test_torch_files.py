@@ -40,15 +40,15 @@ def test_a_file_written_by_hand(path):
       scalar=tensor((), (), offset=5), empty=tensor((0, 3), (3, 1)),
       half=tensor((2, 4), (4, 1), offset=4, key="1", kind="BFloat16"))),
         byteorder=b"little")
-  found = tensor_files.tensors(path.parent)
+  actual = tensor_files.tensors(path.parent)
   matrix = _VALUES.reshape(3, 4)
   for name, expected in {
       "matrix": matrix, "transposed": matrix.T, "columns": matrix[:, 1:3],
       "scalar": np.float32(5), "empty": np.zeros((0, 3), np.float32),
       "half": matrix[1:].astype(ml_dtypes.bfloat16)}.items():
-    got = found[name].read()
-    assert got.dtype == expected.dtype and not found[name].refusal
-    assert found[name].shape == got.shape
+    got = actual[name].read()
+    assert got.dtype == expected.dtype and not actual[name].refusal
+    assert actual[name].shape == got.shape
     np.testing.assert_array_equal(got, expected)
 
 
@@ -59,8 +59,8 @@ def test_several_files(path):
           state_dict({name: tensor((2,), (1,), offset=i)}))
   (folder / f"{tensor_files.TORCH}.index.json").write_text(json.dumps(
       {"weight_map": {"a": "pytorch_model-0.bin", "b": "pytorch_model-1.bin"}}))
-  found = tensor_files.tensors(folder)
-  assert [found[name].read().tolist() for name in "ab"] == [[0, 1], [1, 2]]
+  tensors = tensor_files.tensors(folder)
+  assert [tensors[name].read().tolist() for name in "ab"] == [[0, 1], [1, 2]]
 
 
 @pytest.mark.parametrize("instructions, refusal", [
@@ -71,10 +71,10 @@ def test_tensors_that_are_not_read(path, instructions, refusal):
   """A file may have some that no model needs, such as masks."""
   write(path, state_dict({"mask": instructions,
                           "matrix": tensor((2,), (1,))}))
-  found = tensor_files.tensors(path.parent)
-  assert found["matrix"].read().tolist() == [0, 1]
+  tensors = tensor_files.tensors(path.parent)
+  assert tensors["matrix"].read().tolist() == [0, 1]
   with pytest.raises(AssertionError, match=refusal):
-    assert not found["mask"].refusal
+    assert not tensors["mask"].refusal
 
 
 class _Call:
@@ -183,9 +183,9 @@ def test_files_that_torch_writes(path, protocol):
       parameter=torch.nn.Parameter(base[0]))
   saved._metadata = {"": {"version": 1}}  # pylint: disable=protected-access
   torch.save(saved, path, pickle_protocol=protocol)
-  found = tensor_files.tensors(path.parent)
-  assert list(found) == list(saved)
-  for name, x in found.items():
+  actual = tensor_files.tensors(path.parent)
+  assert list(actual) == list(saved)
+  for name, x in actual.items():
     expected = saved[name].detach()
     assert x.integer == (name == "integers") and not x.refusal
     assert str(x.read().dtype) == str(expected.dtype).removeprefix("torch.")

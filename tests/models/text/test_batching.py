@@ -100,10 +100,10 @@ def test_prompt_and_text_are_the_text_of_all_tokens(make, first, prompt, rest):
                  for x in (prompt, prompt + rest))
   tokens, length = [ids], len(before)
   outs = [generation(tokens, [n]) for n in range(length, len(ids) + 1)]
-  [found] = batching.decode(tokenizer, outs[-1], [length])
-  assert prompt + found == tokenizer.decode(ids) == prompt + rest
+  [result] = batching.decode(tokenizer, outs[-1], [length])
+  assert prompt + result == tokenizer.decode(ids) == prompt + rest
   parts = [part for _, [part] in batching.stream(tokenizer, outs, [length])]
-  assert "".join(parts) == found and not any("\ufffd" in x for x in parts)
+  assert "".join(parts) == result and not any("\ufffd" in x for x in parts)
   # Bytes of a character that the prompt began are no reason to fail.
   half = tokenizer.encode("x木").ids
   [text] = batching.decode(tokenizer, generation([half], [len(half)]),

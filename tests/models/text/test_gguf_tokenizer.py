@@ -148,8 +148,8 @@ def test_control_patterns_differ(tmp_path):
   files = [byte_level(tmp_path / f"{pre}.gguf", pre)
            for pre in ("gpt-2", "llama-bpe", "qwen2", "tekken", "smollm")]
   readers = [tokenizers.load(path) for path in files]
-  found = [[x.encode(text).ids for text in texts(100)] for x in readers]
-  assert all(found[i] != found[j] for i in range(5) for j in range(i))
+  results = [[x.encode(text).ids for text in texts(100)] for x in readers]
+  assert all(results[i] != results[j] for i in range(5) for j in range(i))
 
 
 def test_settings_and_chat_template(tmp_path):

@@ -19,13 +19,13 @@ def test_scores_are_outputs_at_the_ends_of_the_texts():
   params = tiny.init(jax.random.key(1), SIZES)
   lm = transformer.language_model(SIZES)
   prompts, texts = ["a rose", "", "is", "x" * 20], ["", "", " a", " is a rose"]
-  found = text_scorer.scorer(lm, params, tokenizer, 9)(texts, prompts)
+  result = text_scorer.scorer(lm, params, tokenizer, 9)(texts, prompts)
   # A text without tokens is read as token 0.
-  for value, prompt, text in zip(found, prompts, texts):
+  for value, prompt, text in zip(result, prompts, texts):
     ids = tokenizer.encode(prompt + text).ids[-9:] or [0]
     outputs = transformer.causal_logits(lm, params, np.array([ids], np.int32))
     np.testing.assert_allclose(value, outputs[0, -1, 0], rtol=1e-5)
-  assert len(set(found.tolist())) == 4
+  assert len(set(result.tolist())) == 4
 
 
 def test_more_tokens_than_the_model_reads():

@@ -38,26 +38,26 @@ def table(target, draft, **kwargs):
 
 
 def test_spaces_are_the_same_however_they_are_spelled():
-  found = table(byte_level(["a", "\u0120a", "\u0120b"]),
-                sentencepiece(["b", "\u2581b", "\u2581a", "a"]))
-  assert found.ids.tolist() == [3, 2, 1]
-  assert found.common.all()
+  result = table(byte_level(["a", "\u0120a", "\u0120b"]),
+                 sentencepiece(["b", "\u2581b", "\u2581a", "a"]))
+  assert result.ids.tolist() == [3, 2, 1]
+  assert result.common.all()
 
 
 def test_a_byte_is_drafted_by_one_token():
   """Two tokens of the draft, or of the target, that add the same byte."""
   ours, theirs = byte_level(["A", "B"]), sentencepiece(["B", "A", "<0x41>"])
   assert table(ours, theirs).ids.tolist() == [1, 0]
-  found = table(theirs, ours)
-  assert found.ids.tolist() == [1, 0, 0]
-  assert found.common.tolist() == [True, True, False]
+  result = table(theirs, ours)
+  assert result.ids.tolist() == [1, 0, 0]
+  assert result.common.tolist() == [True, True, False]
 
 
 def test_a_token_that_the_draft_lacks_is_read_as_its_last_piece():
   """Control: one that has no piece at all is read as token 0."""
-  found = table(byte_level(["ab", "c", "d"]), byte_level(["d", "a", "b"]))
-  assert found.ids.tolist() == [2, 0, 0]
-  assert found.common.tolist() == [False, False, True]
+  result = table(byte_level(["ab", "c", "d"]), byte_level(["d", "a", "b"]))
+  assert result.ids.tolist() == [2, 0, 0]
+  assert result.common.tolist() == [False, False, True]
 
 
 def test_special_tokens_are_the_same_by_name_or_as_the_end():
@@ -67,23 +67,23 @@ def test_special_tokens_are_the_same_by_name_or_as_the_end():
   theirs.add_special_tokens(["<end>"])
   # Of the draft "</s>" is text.
   assert table(ours, theirs).common.tolist() == [True, False, False]
-  found = table(ours, theirs, ends=[(1, 0)])
-  assert found.common.tolist() == [True, True, False]
-  assert found.ids.tolist()[:2] == [1, 0]
+  result = table(ours, theirs, ends=[(1, 0)])
+  assert result.common.tolist() == [True, True, False]
+  assert result.ids.tolist()[:2] == [1, 0]
 
 
 def test_tokenizers_without_bytes_are_compared_by_their_strings():
-  found = table(words(["\u2581a", "b"]), words(["b", "\u0120a"]))
-  assert found.ids.tolist() == [1, 0] and found.common.all()
+  result = table(words(["\u2581a", "b"]), words(["b", "\u0120a"]))
+  assert result.ids.tolist() == [1, 0] and result.common.all()
 
 
 def test_added_tokens_that_a_model_has_no_rows_for():
   ours, theirs = byte_level(["a", "b"]), byte_level(["b", "a"])
   for tokenizer in (ours, theirs):
     tokenizer.add_special_tokens(["<p>", "</s>"])
-  found = vocab_mapping.table(ours, theirs, 4, 2, ends=[(3, 3)])
-  assert found.common.tolist() == [True, True, False, False]
-  assert found.ids.tolist() == [1, 0, 0, 0]
+  result = vocab_mapping.table(ours, theirs, 4, 2, ends=[(3, 3)])
+  assert result.common.tolist() == [True, True, False, False]
+  assert result.ids.tolist() == [1, 0, 0, 0]
   assert vocab_mapping.table(ours, theirs, 2, 4).ids.tolist() == [1, 0]
 
 
@@ -110,9 +110,9 @@ def counts(probs, draft, draft_params):
       np.ones(ROWS, np.int32), method=dj.methods.rsd_s(2, 2), target=target,
       target_params=params, draft=draft, draft_params=draft_params,
       max_new_tokens=LENGTH)
-  found = np.zeros((V,) * LENGTH)
-  np.add.at(found, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
-  return found, out.stats
+  values = np.zeros((V,) * LENGTH)
+  np.add.at(values, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  return values, out.stats
 
 
 def test_joint_distribution_with_a_draft_of_other_tokens():
@@ -124,12 +124,12 @@ def test_joint_distribution_with_a_draft_of_other_tokens():
   probs, _ = exactness.random_tables(V)
   draft = np.random.default_rng(3).normal(size=(7, 7))
   common = np.array([True, False, True, False, True])
-  found, _ = counts(probs, *mapped(draft, [6, 0, 2, 2, 5], common))
+  result, _ = counts(probs, *mapped(draft, [6, 0, 2, 2, 5], common))
   joint = exactness.joint_distribution(probs, 0, LENGTH)
-  assert exactness.p_value(found, joint) > exactness.MIN_P_VALUE
+  assert exactness.p_value(result, joint) > exactness.MIN_P_VALUE
   without = np.where(common, probs, 0)
   without = without / without.sum(axis=1, keepdims=True)
-  assert exactness.p_value(found, exactness.joint_distribution(
+  assert exactness.p_value(result, exactness.joint_distribution(
       without, 0, LENGTH)) < helpers.MAX_P_VALUE_OF_CONTROL
 
 

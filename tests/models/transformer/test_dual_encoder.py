@@ -34,10 +34,10 @@ def test_values_are_products_of_whole_texts():
   for part in np.split(text, [1, 4]):
     state = reward.advance(params, None, state, part, np.ones(len(part), bool))
   # Of the prompt's first five tokens and of the text, all but 12.
-  found = reward.value(params, None, state)
-  np.testing.assert_allclose(found, product([5, 1, 7, 3], [8, 6, 4, 4]),
+  result = reward.value(params, None, state)
+  np.testing.assert_allclose(result, product([5, 1, 7, 3], [8, 6, 4, 4]),
                              atol=1e-4)
-  assert abs(found - product([8, 6, 4, 4], [5, 1, 7, 3])) > 0.01
+  assert abs(result - product([8, 6, 4, 4], [5, 1, 7, 3])) > 0.01
 
 
 def test_segments_are_ranked_by_it():

@@ -34,9 +34,9 @@ def test_logits_are_those_of_a_decoder_of_these_layers(config, scan):
       transformer.first_layers(config, 2)), params)
   given = transformer.stack_layers(whole.params) if scan else whole.params
   lm = transformer.early_exit(dataclasses.replace(config, scan_layers=scan), 2)
-  found = logits(lm, given)
-  np.testing.assert_allclose(found, expected, atol=1e-4)
-  assert np.abs(found - logits(whole.lm, whole.params)).max() > 0.1
+  actual = logits(lm, given)
+  np.testing.assert_allclose(actual, expected, atol=1e-4)
+  assert np.abs(actual - logits(whole.lm, whole.params)).max() > 0.1
 
 
 def test_scanned_layers_keep_the_contract():

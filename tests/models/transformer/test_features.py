@@ -92,9 +92,9 @@ def test_features_of_committed_tokens(monkeypatch, scan, rows, chunk, new):
   # Some drafts are rejected, and some are not.
   assert 1 < out.stats.emitted.sum() / out.stats.target_calls.sum() < 3
   if new > 9:
-    assert len({found[2].shape[1] for found in states}) > 1
-  for found in states[::4] + states[-1:]:
-    tokens, lengths, *features = map(np.asarray, found)
+    assert len({actual[2].shape[1] for actual in states}) > 1
+  for actual in states[::4] + states[-1:]:
+    tokens, lengths, *features = map(np.asarray, actual)
     _, expected = of_texts(both.target.lm, both.target.params,
                            jnp.maximum(tokens, 0))
     for row in np.flatnonzero(lengths > 0):

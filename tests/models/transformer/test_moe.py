@@ -25,11 +25,11 @@ def kernels(seed=0):
 def test_shares_are_those_of_the_best():
   logits = jnp.log(jnp.array([[1.0, 2, 3, 4, 0.5], [6, 1, 1, 1, 1]]))
   config = dataclasses.replace(tiny.MIXTRAL, normalize_experts=False)
-  found = moe.shares(logits, config)
-  np.testing.assert_allclose(found[0], np.array([0, 0, 3, 4, 0]) / 10.5,
+  result = moe.shares(logits, config)
+  np.testing.assert_allclose(result[0], np.array([0, 0, 3, 4, 0]) / 10.5,
                              atol=1e-6)
   # Of experts that are worth the same, the first.
-  np.testing.assert_allclose(found[1], np.array([6, 1, 0, 0, 0]) / 10,
+  np.testing.assert_allclose(result[1], np.array([6, 1, 0, 0, 0]) / 10,
                              atol=1e-6)
   np.testing.assert_allclose(
       moe.shares(logits, tiny.MIXTRAL)[0],
@@ -52,8 +52,8 @@ def test_only_experts_in_use_are_read(used):
   spoiled = [kernel.at[unused].set(jnp.nan) for kernel in (gate, up, down)]
   mix = jax.jit(lambda *arrays: moe.mix(*arrays[:2], jax.nn.silu,
                                         *arrays[2:]))
-  found = mix(jnp.asarray(share), x, *spoiled)
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+  actual = mix(jnp.asarray(share), x, *spoiled)
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
   if used:
     spoiled = [kernel.at[used[0]].set(jnp.nan) for kernel in (gate, up, down)]
     assert np.isnan(mix(jnp.asarray(share), x, *spoiled)).any()

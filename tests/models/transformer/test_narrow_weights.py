@@ -58,9 +58,9 @@ def test_products(width, kernels, monkeypatch):
 def test_forward_is_that_of_the_same_numbers_in_float32(name):
   config = CONFIGS[name]
   model = tiny.random_model(config)
-  found = narrow(config, model.params)
+  result = narrow(config, model.params)
   logits, same, others = (tiny.causal(x, TOKENS)[0] for x in (
-      found, tiny.Model(model.lm, wide(found.params)), model))
+      result, tiny.Model(model.lm, wide(result.params)), model))
   assert error(logits, same) < 1e-4
   # Control: rounding shows.
   assert error(logits, others) > 1e-3
@@ -100,13 +100,13 @@ def test_what_a_folder_holds_in_bfloat16_stays_as_it_is(kind, scan_layers,
   write(tmp_path / kind, stored, params)
   load = lambda **kwargs: tiny.Model(*checkpoints.load(
       tmp_path / kind, dtype="float32", scan_layers=scan_layers, **kwargs))
-  found, whole = load(weights="bfloat16"), load()
-  assert found.lm is transformer.language_model(dataclasses.replace(
+  result, whole = load(weights="bfloat16"), load()
+  assert result.lm is transformer.language_model(dataclasses.replace(
       tiny.LLAMA, weights="bfloat16", scan_layers=scan_layers))
-  jax.tree.map(np.testing.assert_array_equal, wide(found.params), whole.params)
+  jax.tree.map(np.testing.assert_array_equal, wide(result.params), whole.params)
   read = lambda model: sum(x.nbytes for x in jax.tree.leaves(model.params))
-  assert read(found) < 0.6 * read(whole)
-  assert error(tiny.causal(found, TOKENS)[0],
+  assert read(result) < 0.6 * read(whole)
+  assert error(tiny.causal(result, TOKENS)[0],
                tiny.causal(whole, TOKENS)[0]) < 1e-5
 
 

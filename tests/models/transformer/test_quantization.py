@@ -49,23 +49,23 @@ def error(some, others):
 @pytest.mark.parametrize("shape", [(7, 5), (3, 4, 6), (1, 1)])
 def test_no_weight_is_off_by_more_than_half_a_scale(shape, dtype):
   x = jax.random.normal(jax.random.key(0), shape, dtype)
-  found = quantization.quantize(x)
-  assert found.values.dtype == jnp.int8 and found.values.shape == shape
-  assert found.scales.shape == (*shape[:-1], 1)
+  result = quantization.quantize(x)
+  assert result.values.dtype == jnp.int8 and result.values.shape == shape
+  assert result.scales.shape == (*shape[:-1], 1)
   exact = np.asarray(x, np.float64)
   # Beside the half, what float32 rounds.
-  off = np.abs(np.float64(found.values) * found.scales - exact)
-  assert (off <= np.float64(found.scales) * (0.5 + 2e-5)).all()
-  np.testing.assert_allclose(found.scales[..., 0],
+  off = np.abs(np.float64(result.values) * result.scales - exact)
+  assert (off <= np.float64(result.scales) * (0.5 + 2e-5)).all()
+  np.testing.assert_allclose(result.scales[..., 0],
                              np.abs(exact).max(axis=-1) / 127, rtol=1e-6)
-  assert (np.abs(np.asarray(found.values)).max(axis=-1) == 127).all()
+  assert (np.abs(np.asarray(result.values)).max(axis=-1) == 127).all()
 
 
 def test_weights_that_are_hardly_any():
   x = np.array([[0, 0], [0, -2e-3], [2e-43, 1e-43]], np.float32)
-  for found in (quantization.quantize(x), jax.jit(quantization.quantize)(x)):
-    assert found.values.tolist() == [[0, 0], [0, -127], [0, 0]]
-    off = np.abs(quantization.dequantize(found, "float32") - x)
+  for result in (quantization.quantize(x), jax.jit(quantization.quantize)(x)):
+    assert result.values.tolist() == [[0, 0], [0, -127], [0, 0]]
+    off = np.abs(quantization.dequantize(result, "float32") - x)
     assert np.isfinite(off).all() and off.max() < 1e-9
 
 
@@ -73,9 +73,9 @@ def test_matrices_of_the_host_are_rounded_alike(monkeypatch):
   x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype(np.float16)
   for at_once in (1, 17, 2**20):
     monkeypatch.setattr(quantization, "_AT_ONCE", at_once)
-    found = quantization.on_host(x)
-    assert isinstance(found.values, np.ndarray)
-    equal(found, quantization.quantize(x))
+    result = quantization.on_host(x)
+    assert isinstance(result.values, np.ndarray)
+    equal(result, quantization.quantize(x))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -106,10 +106,10 @@ def test_rows_of_a_table():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_forward_is_that_of_the_rounded_weights(name):
   config = CONFIGS[name]
-  model, found = tiny.random_model(config), in_8_bits(config)
-  whole = tiny.Model(model.lm, dequantized(found.params))
+  model, result = tiny.random_model(config), in_8_bits(config)
+  whole = tiny.Model(model.lm, dequantized(result.params))
   logits, same, others = (tiny.causal(x, TOKENS)[0]
-                          for x in (found, whole, model))
+                          for x in (result, whole, model))
   assert error(logits, same) < 1e-4
   # Control: rounding shows.
   assert error(logits, others) > 1e-2
@@ -118,11 +118,11 @@ def test_forward_is_that_of_the_rounded_weights(name):
 def test_forward_in_16_bits():
   """Where products are of bfloat16 the rest rounds as much as ever."""
   config = dataclasses.replace(tiny.LLAMA, dtype="bfloat16")
-  model, found = tiny.random_model(tiny.LLAMA), in_8_bits(config)
-  whole = tiny.Model(model.lm, dequantized(found.params))
-  logits, exact = (tiny.causal(x, TOKENS)[0] for x in (found, whole))
+  model, result = tiny.random_model(tiny.LLAMA), in_8_bits(config)
+  whole = tiny.Model(model.lm, dequantized(result.params))
+  logits, exact = (tiny.causal(x, TOKENS)[0] for x in (result, whole))
   same, _ = tiny.causal(tiny.Model(
-      tiny.random_model(config).lm, dequantized(found.params, "bfloat16")),
+      tiny.random_model(config).lm, dequantized(result.params, "bfloat16")),
                         TOKENS)
   assert logits.dtype == jnp.float32
   assert np.std(logits - exact) < 1.5 * np.std(same - exact)
@@ -134,17 +134,17 @@ def test_what_is_rounded(name):
   whole = transformer.abstract_params(CONFIGS[name])
   params = transformer.abstract_params(
       dataclasses.replace(CONFIGS[name], weights="int8"))
-  found = {
+  results = {
       transformer.param_name(path)
       for path, x in jax.tree_util.tree_leaves_with_path(
           params, is_leaf=quantization.is_matrix) if quantization.is_matrix(x)
   }
   names = [transformer.param_name(path)
            for path, _ in jax.tree_util.tree_leaves_with_path(whole)]
-  assert found == {x for x in names
-                   if x.endswith(("kernel", "embedding", "head"))
-                   and "router" not in x and "project_" not in x}
-  assert "embedding" in found
+  assert results == {x for x in names
+                     if x.endswith(("kernel", "embedding", "head"))
+                     and "router" not in x and "project_" not in x}
+  assert "embedding" in results
   same = lambda x, y: x.shape == y.shape and x.dtype == y.dtype
   assert jax.tree.all(jax.tree.map(same, params,
                                    in_8_bits(CONFIGS[name]).params))
@@ -186,11 +186,11 @@ def _folders(tmp_path_factory):
     {}, {"scan_layers": True, "dtype": "bfloat16"}], ids=str)
 def test_a_model_is_rounded_while_it_is_read(folders, kind, kwargs):
   _, whole = checkpoints.load(folders / kind, **kwargs)
-  lm, found = checkpoints.load(folders / kind, weights="int8", **kwargs)
+  lm, loaded = checkpoints.load(folders / kind, weights="int8", **kwargs)
   config = dataclasses.replace(tiny.LLAMA, weights="int8", **kwargs)
   assert lm is transformer.language_model(config)
-  equal(found, quantization.tree(transformer.abstract_params(config), whole))
-  assert {x.dtype for x in jax.tree.leaves(found)} == {
+  equal(loaded, quantization.tree(transformer.abstract_params(config), whole))
+  assert {x.dtype for x in jax.tree.leaves(loaded)} == {
       jnp.dtype("int8"), jnp.dtype("float32"), jnp.dtype(config.dtype)}
 
 

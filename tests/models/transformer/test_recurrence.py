@@ -65,14 +65,14 @@ def tree_mask():
 
 def scored(model, cache, mask, levels=((0, 7),)):
   """Logits and block of the tree, scored at once or in parts."""
-  block, found = cache_lib.init_block(cache, 7), []
+  block, result = cache_lib.init_block(cache, 7), []
   for start, stop in levels:
     logits, block = _forward(
         model.lm, model.params, TREE[:, start:stop],
         cache.length[:, None] + DEPTHS[None, start:stop], cache, block,
         jnp.int32(start), jnp.asarray(mask[:, start:stop]))
-    found.append(logits)
-  return np.concatenate(found, axis=1), block
+    result.append(logits)
+  return np.concatenate(result, axis=1), block
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -149,10 +149,10 @@ def check_same_texts(method, temperature, models=(TARGET, DRAFT)):
   """Texts are those of models that read each text from its beginning."""
   run = functools.partial(tiny.generate, method,
                           sampling=dj.Sampling(temperature))
-  found, expected = run(tiny.Models(*models)), run(stateless(*models))
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
-  return found
+  actual, expected = run(tiny.Models(*models)), run(stateless(*models))
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
+  return actual
 
 
 @BOTH
@@ -193,11 +193,11 @@ def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
     monkeypatch.setattr(cache_lib, "_STEP", 1)
     monkeypatch.setattr(cache_growth, "_ROOM", 2)
   jax.clear_caches()
-  found = run(**{"queue": {"rows": 2}, "chunked queue": {
+  actual = run(**{"queue": {"rows": 2}, "chunked queue": {
       "rows": 2, "prefill_chunk": 10}}.get(way, {}))
   jax.clear_caches()
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
+  np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
 
 
 @pytest.mark.parametrize("whole", [tiny.DELTA, tiny.MAMBA],
@@ -332,6 +332,6 @@ def test_a_head_reads_layers_with_a_state():
       eagle.head(config, tiny.DELTA),
       eagle.init(jax.random.key(0), config, tiny.DELTA))
   run = functools.partial(tiny.generate, sampling=dj.Sampling(0))
-  found = run(dj.methods.rsd_s(2, 2), tiny.Models(target, head))
-  np.testing.assert_array_equal(found.tokens, run(
+  outputs = run(dj.methods.rsd_s(2, 2), tiny.Models(target, head))
+  np.testing.assert_array_equal(outputs.tokens, run(
       dj.methods.autoregressive(), tiny.Models(TARGET, None)).tokens)

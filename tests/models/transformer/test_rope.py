@@ -28,10 +28,10 @@ LONGROPE = dataclasses.replace(
     dataclasses.replace(YARN, rope_high_turns=1e5, rope_low_turns=1e-4),
     LONGROPE, dataclasses.replace(LONGROPE, max_length=4097)])
 def test_frequencies(config):
-  found = rope.frequencies(config)
+  result = rope.frequencies(config)
   np.testing.assert_allclose(
-      found, [rope_reference.frequency(config, i, len(found))
-              for i in range(len(found))], rtol=1e-6)
+      result, [rope_reference.frequency(config, i, len(result))
+               for i in range(len(result))], rtol=1e-6)
 
 
 def test_yarn_keeps_short_wavelengths_and_interpolates_long_ones():

@@ -43,13 +43,13 @@ def test_what_a_cache_keeps():
   keys = jnp.broadcast_to(slots, (2, len(lengths), 1, 1, 10))
   cache = dj.Cache((keys,), (jnp.swapaxes(keys, -1, -2),), lengths,
                    {"slots": jnp.broadcast_to(slots, (len(lengths), 10))})
-  found = cache_lib.latest(cache, 2, 3)
+  result = cache_lib.latest(cache, 2, 3)
   for row, length in enumerate(lengths.tolist()):
     kept = [i for i in range(length) if i < 2 or i >= length - 3]
-    assert int(found.length[row]) == len(kept)
-    for array in (found.keys[0][1, row, 0, 0],
-                  found.values[0][1, row, 0, :, 0],
-                  found.features["slots"][row]):
+    assert int(result.length[row]) == len(kept)
+    for array in (result.keys[0][1, row, 0, 0],
+                  result.values[0][1, row, 0, :, 0],
+                  result.features["slots"][row]):
       assert array[:len(kept)].tolist() == kept
   assert cache_lib.latest(cache, 7, 3).keys[0] is keys
 
@@ -85,7 +85,7 @@ def test_drafts_are_those_of_a_text_without_its_middle(scan_layers):
     jax.debug.callback(seen.append, log_probs[0])
     return plain.expand(key, level, log_probs, valid, state)
 
-  plain = expanders.gumbel_top_k((1,))
+  plain = expanders.gumbel_tree((1,))
   method = dj.Method("window", dj.pair(
       plain._replace(expand=expand), verifiers.recursive(False)), None)
   dj.generate(jax.random.key(0), tokens, np.array([length]), method=method,
@@ -102,8 +102,8 @@ def test_drafts_are_those_of_a_text_without_its_middle(scan_layers):
     dj.methods.opt_tree(4, 2, 2)], ids=lambda x: x.name)
 def test_greedy_texts_are_those_of_the_target(method):
   expected = generate(dj.methods.autoregressive(), None, temperature=0)
-  found = generate(method, 2, temperature=0)
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  actual = generate(method, 2, temperature=0)
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
 
 
 def test_a_window_of_all_of_the_text_is_always_accepted():
@@ -122,7 +122,7 @@ def p_value(other=1.0):
   """
   size, count, rows = 4, 3, 20_000
   config = dataclasses.replace(CONFIG, vocab_size=size)
-  target, plain = tiny.random_model(config), expanders.gumbel_top_k((2, 2))
+  target, plain = tiny.random_model(config), expanders.gumbel_tree((2, 2))
 
   def expand(key, level, log_probs, valid, state):
     return plain.expand(key, level, jax.nn.log_softmax(other * log_probs),
@@ -162,9 +162,9 @@ def test_same_texts_with_a_logits_processor():
                               TARGET.params)
   target = tiny.Model(lm, params)
   expected = generate(dj.methods.autoregressive(), None, target, temperature=0)
-  found = generate(dj.methods.rsd_s(2, 2), 2, target, temperature=0,
-                   draft=draft, draft_params=draft_params)
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  actual = generate(dj.methods.rsd_s(2, 2), 2, target, temperature=0,
+                    draft=draft, draft_params=draft_params)
+  np.testing.assert_array_equal(actual.tokens, expected.tokens)
   plain = generate(dj.methods.autoregressive(), None, temperature=0)
   assert (plain.tokens != expected.tokens).any()
 

@@ -221,9 +221,9 @@ def test_other_values_are_not_compiled_anew():
 @pytest.mark.long
 def test_extended_without_variants_is_cdsl():
   """Control: with one it is not; see above for all of them."""
-  found = cdlh.run(make(commit="prefix"))
-  cdlh.same_rows(found, cdlh.run(make()))
-  assert not np.array_equal(found.tokens, cdlh.run(make(commit="full")).tokens)
+  result = cdlh.run(make(commit="prefix"))
+  cdlh.same_rows(result, cdlh.run(make()))
+  assert not np.array_equal(result.tokens, cdlh.run(make(commit="full")).tokens)
 
 
 def test_it_needs_a_drafter():

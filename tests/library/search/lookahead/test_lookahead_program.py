@@ -62,9 +62,9 @@ def growth(make, model):
 @pytest.mark.parametrize("make", METHODS, ids=["cdlh", "cdsl"])
 def test_candidates_share_the_prefix(make):
   """There is no cache for each candidate."""
-  found = growth(make, transformer.language_model(CONFIG))
+  result = growth(make, transformer.language_model(CONFIG))
   # What grows are the scores of attention.
-  assert found < cache_bytes() / 2
+  assert result < cache_bytes() / 2
 
 
 def test_control_copied_caches_are_seen():
@@ -80,8 +80,8 @@ def test_control_copied_caches_are_seen():
         jax.tree.map(tile, block), slot, one(mask))
     return logits.reshape(*tokens.shape, -1), block
 
-  found = growth(METHODS[0], model._replace(forward=forward))
-  assert found > (CANDIDATES - 1) * cache_bytes() / 2
+  result = growth(METHODS[0], model._replace(forward=forward))
+  assert result > (CANDIDATES - 1) * cache_bytes() / 2
 
 
 def copies(program):

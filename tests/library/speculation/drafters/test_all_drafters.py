@@ -155,11 +155,11 @@ def test_start_tables_of_another_shape(name, start, words):
 def test_greedy_text_is_the_targets(name):
   """It comes to a cycle, which the drafter knows then: fewer calls."""
   prompts = [[0, 1, 2, 0, 1], [3, 3, 3, 3, 4]]
-  plain, found = (generate(method, prompts, 24, sampling=GREEDY) for method in (
+  plain, got = (generate(method, prompts, 24, sampling=GREEDY) for method in (
       dj.methods.autoregressive(), CASES[name].method))
-  np.testing.assert_array_equal(found.tokens, plain.tokens)
-  assert found.stats.target_calls.max() < plain.stats.target_calls.min()
-  assert not found.stats.draft_calls.any()
+  np.testing.assert_array_equal(got.tokens, plain.tokens)
+  assert got.stats.target_calls.max() < plain.stats.target_calls.min()
+  assert not got.stats.draft_calls.any()
 
 
 @pytest.mark.parametrize("name", LEARNING)

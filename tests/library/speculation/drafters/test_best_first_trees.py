@@ -40,9 +40,9 @@ def test_nodes_of_the_most_probable_paths():
                                (2, [0, 1, 3], [NONE, 0, 1]),
                                (3, [0, 1, 2, 3], [NONE, 0, 0, 1]),
                                (4, [0, 1, 2, 3, 4], [NONE, 0, 0, 1, 2])):
-    found = best_first_trees.best_nodes(totals, nodes)
-    assert found.tolist() == [kept]
-    part = best_first_trees.subtree(tree, found)
+    actual = best_first_trees.best_nodes(totals, nodes)
+    assert actual.tolist() == [kept]
+    part = best_first_trees.subtree(tree, actual)
     assert part.parents.tolist() == [parents]
     expected = tree_lib.from_parents(tree.tokens[:, kept], part.parents,
                                      tree.valid[:, kept])
@@ -64,24 +64,24 @@ def test_a_beam_as_wide_as_the_tree_misses_nothing():
 
 def test_with_all_nodes_it_is_the_beam():
   table, _ = exactness.random_tables(V)
-  found, beam = (helpers.first_tree(x, table) for x in (
+  result, beam = (helpers.first_tree(x, table) for x in (
       drafters.best_first(6, 3, 2),
       drafters.of_model(expanders.top_beam(3, 2))))
-  paths = helpers.paths(found)
+  paths = helpers.paths(result)
   assert paths == helpers.paths(beam) and len(set(paths)) == 6
-  jax.tree.map(np.testing.assert_array_equal, found,
+  jax.tree.map(np.testing.assert_array_equal, result,
                beam.replace(log_probs=None))
 
 
 def test_with_all_nodes_texts_and_counts_are_those_of_the_beam():
   """Paths of all lengths: the caches of both fall short by the same tokens."""
   models = tiny.llama_models()
-  found, expected = (
+  actual, expected = (
       tiny.generate(method, models, sampling=dj.Sampling(0.0))
       for method in (dj.methods.opt_tree(6, 3, 2), dj.methods.rsd_s(3, 2)))
-  assert tiny.texts(found, tiny.LENGTHS) == tiny.greedy(
+  assert tiny.texts(actual, tiny.LENGTHS) == tiny.greedy(
       models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
   # Programs of different trees may round differently.
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), found,
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual,
                expected)
-  assert (np.asarray(found.stats.accepted_by_depth).sum(axis=0)[1:] > 0).all()
+  assert (np.asarray(actual.stats.accepted_by_depth).sum(axis=0)[1:] > 0).all()

@@ -77,11 +77,11 @@ def _steps(given, pair, prompts, lengths, number):
       jax.random.split(jax.random.key(4), len(prompts)), prompts, lengths,
       np.full(len(prompts), 60))
   step = jax.jit(lambda state: decoder.step_with_tree(context, state))
-  found = []
+  results = []
   for _ in range(number):
     state, seen = step(state)
-    found.append((state, seen))
-  return context, found
+    results.append((state, seen))
+  return context, results
 
 
 def test_a_draft_model_reads_what_was_copied():

@@ -33,5 +33,5 @@ def test_merged_nodes_are_expanded_once():
 def test_pruned_children():
   """Not of a tenth of the best sibling, and below .7 without children."""
   assert set(paths(TABLE, 30, 4, 1, V, 0, 0.0, 0.3)) == {(1,), (2,)}
-  found = paths(TABLE, 30, 4, 3, V, 0, 0.46, 0.3)
-  assert set(found) == {(1,), (2,), (1, 3), (1, 3, 1), (1, 3, 2)}
+  result = paths(TABLE, 30, 4, 3, V, 0, 0.46, 0.3)
+  assert set(result) == {(1,), (2,), (1, 3), (1, 3, 1), (1, 3, 2)}

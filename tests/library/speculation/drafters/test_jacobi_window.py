@@ -62,11 +62,11 @@ class Oracle:
 def test_proposals_of_greedy_texts(ngram, width, guesses, buckets, by_one):
   follow = np.random.default_rng(2).permutation(9)
   prompt = [3, 1, 4, 1, 5, 8, 2, 6, 5, 3]
-  out, found = helpers.spied(
+  out, actual = helpers.spied(
       drafters.lookahead(ngram, width, guesses, buckets, True, by_one),
       0.9 * np.eye(9)[follow] + 0.1 / 9, prompt, 24)
   oracle = Oracle(follow, prompt, ngram, width, guesses, buckets, by_one)
-  for tree, window, *_ in found:
+  for tree, window, *_ in actual:
     paths = helpers.paths(tree)
     passengers, expected = oracle.drafts()
     assert np.ravel(window).tolist() == passengers
@@ -74,9 +74,9 @@ def test_proposals_of_greedy_texts(ngram, width, guesses, buckets, by_one):
     assert len(set(paths)) == len(paths) and set(paths) == expected
     oracle.step()
   assert out.tokens[0].tolist() == oracle.text[:len(out.tokens[0])]
-  assert len(found) == int(out.steps)
+  assert len(actual) == int(out.steps)
   # N-grams of the cycle are found.
-  assert len(found) < 24
+  assert len(actual) < 24
 
 
 def test_a_guess_sees_its_column_and_the_first_row_before_it():

@@ -33,8 +33,8 @@ def _state(texts, size=10):
 
 def test_reads_the_end_of_the_text_and_masks_after_it():
   texts = [[1], [2, 3, 4], [5, 4, 3, 2, 1]]
-  found = masked_places.read(DRAFT, toys.toy_params(), _state(texts), 3, 2)
-  for text, logits in zip(texts, found):
+  actual = masked_places.read(DRAFT, toys.toy_params(), _state(texts), 3, 2)
+  for text, logits in zip(texts, actual):
     last = text[-3:]
     expected = toys.toy_logits(toys.toy_params(), [*last, 6, 6])[len(last):]
     # The mask, the last token of the model, is no token of the target.
@@ -75,10 +75,10 @@ def test_greedy_texts_are_the_targets():
                 sampling=dj.Sampling(0.0))
   prompts = (jax.random.key(0), np.array([[0, 1, 2], [3, 0, 0]]),
              np.array([3, 1]))
-  found = dj.generate(*prompts, method=METHOD, draft=DRAFT,
-                      draft_params=toys.toy_params(), **greedy)
+  out = dj.generate(*prompts, method=METHOD, draft=DRAFT,
+                    draft_params=toys.toy_params(), **greedy)
   base = dj.generate(*prompts, method=dj.methods.autoregressive(), **greedy)
-  np.testing.assert_array_equal(found.tokens, base.tokens)
+  np.testing.assert_array_equal(out.tokens, base.tokens)
 
 
 def test_errors_name_the_argument():

@@ -47,8 +47,8 @@ def p_value(method):
 
 
 def test_texts_have_the_distribution_of_the_target():
-  found, stats = p_value(_METHOD)
-  assert found >= 1e-5
+  result, stats = p_value(_METHOD)
+  assert result >= 1e-5
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   # The heads, and the first layers.
   np.testing.assert_array_equal(stats.draft_calls, 2 * stats.target_calls)
@@ -131,11 +131,11 @@ def test_two_halves_are_one_forward(config, kept, scan_layers):
     return some, lm.halves.late(1, params, cache_lib.take_slots(early, kept),
                                 place(some), cache, some.mask)
 
-  some, found = late(jnp.array([[0, 1, 4], [0, 2, 5], [0, 1, 2]]))
+  some, actual = late(jnp.array([[0, 1, 4], [0, 2, 5], [0, 1, 2]]))
   expected = lm.forward(params, some.tokens, place(some), cache,
                         cache_lib.init_block(cache, 3), 0, some.mask)
   jax.tree.map(lambda x, y: np.testing.assert_allclose(
-      x, y, rtol=1e-4, atol=1e-5), found, expected)
+      x, y, rtol=1e-4, atol=1e-5), actual, expected)
   _, other = late(jnp.array([[0, 1, 3], [0, 2, 5], [0, 1, 2]]))
   assert np.abs(other[0] - expected[0]).max() > 1e-2
 

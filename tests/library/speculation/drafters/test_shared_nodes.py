@@ -45,14 +45,14 @@ def a_tree(tokens):
 
 def test_expected_acceptance():
   layout = tree_lib.beam_layout(2, 2)
-  found = np.exp(shared_nodes.expected_acceptance(layout, a_tree(
+  values = np.exp(shared_nodes.expected_acceptance(layout, a_tree(
       [0, 1, 2, 0, 1])))[0]
   root, child = (1 - 0.4 * (1 - x**3) for x in (0.5, 0.8))
   np.testing.assert_allclose(
-      found, [1, root, root * (1 - root), root * child,
-              root * child * (1 - child)], rtol=1e-5)
+      values, [1, root, root * (1 - root), root * child,
+               root * child * (1 - child)], rtol=1e-5)
   # Nobody sees what the tokens of the last level are.
-  np.testing.assert_array_equal(found, np.exp(shared_nodes.expected_acceptance(
+  np.testing.assert_array_equal(values, np.exp(shared_nodes.expected_acceptance(
       layout, a_tree([0, 1, 2, 2, 0])))[0])
 
 
@@ -91,8 +91,8 @@ def texts_of_two_rows(method, number, target, draft):
 def test_rows_that_share_a_budget_are_independent():
   """One node for two rows, so that the draft of one takes that of the other."""
   target, draft = exactness.random_tables(3)
-  found = texts_of_two_rows(make(0.5, 1, 2, "recursive"), 60_000, target, draft)
-  counts = exactness.count(found.reshape(-1, 4), 3)
+  got = texts_of_two_rows(make(0.5, 1, 2, "recursive"), 60_000, target, draft)
+  counts = exactness.count(got.reshape(-1, 4), 3)
   rows = [exactness.joint_distribution(target, first, 2) for first in (0, 1)]
   assert exactness.p_value(counts, np.multiply.outer(*rows)) > (
       exactness.MIN_P_VALUE)
@@ -153,17 +153,17 @@ def test_packed_nodes_are_scored_as_all_are(config):
         context, types.SimpleNamespace(target_cache=cache, length=length),
         tree))(cache, lengths + 1)
 
-  expected, found = map(run, (scoring.all_nodes, functools.partial(
+  expected, actual = map(run, (scoring.all_nodes, functools.partial(
       scoring.valid_nodes, lambda rows: rows + 2)))
 
   def same(x, y):
     np.testing.assert_allclose(np.asarray(x)[valid], np.asarray(y)[valid],
                                atol=1e-5)
 
-  same(found[0], expected[0])
-  for x, y in zip(found[1].features[dj.HIDDEN_STATES],
+  same(actual[0], expected[0])
+  for x, y in zip(actual[1].features[dj.HIDDEN_STATES],
                   expected[1].features[dj.HIDDEN_STATES]):
     same(x, y)
   if not config.scan_layers:
-    for x, y in zip(found[1].values, expected[1].values):
+    for x, y in zip(actual[1].values, expected[1].values):
       same(jnp.moveaxis(x, 2, 1), jnp.moveaxis(y, 2, 1))

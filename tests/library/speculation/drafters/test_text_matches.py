@@ -12,8 +12,8 @@ METHODS = [dj.methods.prompt_lookup(2, 2), dj.methods.suffix(5, 2, 6, 2, 0.0)]
 
 def occurrences(text, count, max_ngram, depth, room=3):
   padded = jnp.array([*text, *(-1,) * room], jnp.int32)
-  found = text_matches.occurrences(padded, len(text), count, max_ngram, depth)
-  return [np.asarray(x) for x in found]
+  result = text_matches.occurrences(padded, len(text), count, max_ngram, depth)
+  return [np.asarray(x) for x in result]
 
 
 def test_longest_and_latest_occurrences_come_first():

@@ -36,22 +36,22 @@ class Oracle:
 
   def chances(self, pair, depth):
     """Probabilities of all texts of up to `depth` tokens after a pair."""
-    found = {}
+    results = {}
     for token, score in self.bucket(*pair) if depth else ():
       if score:
         share = score / sum(x[1] for x in self.bucket(*pair))
-        found[token,] = share
-        found.update({(token, *path): share * chance for path, chance in
-                      self.chances((pair[1], token), depth - 1).items()})
-    return found
+        results[token,] = share
+        results.update({(token, *path): share * chance for path, chance in
+                        self.chances((pair[1], token), depth - 1).items()})
+    return results
 
 
 def test_the_most_probable_nodes_are_drafted():
   """After each step of a greedy text, by a table that knows it so far."""
-  _, found = helpers.spied(
+  _, result = helpers.spied(
       dj.methods.aded(6, 3, 3, BUCKETS).greedy.drafter, TARGET,
       np.random.default_rng(1).integers(0, V, 40), 24)
-  for tree, _, tokens, length in found:
+  for tree, _, tokens, length in result:
     text = tokens[0, :length[0]].tolist()
     oracle = Oracle(3)
     oracle.learn(text)
@@ -61,7 +61,7 @@ def test_the_most_probable_nodes_are_drafted():
     np.testing.assert_allclose(
         sorted((chances[path] for path in paths), reverse=True),
         sorted(chances.values(), reverse=True)[:len(paths)], rtol=1e-5)
-  assert len(found) < 24
+  assert len(result) < 24
 
 
 def test_a_window_gains_by_calls():

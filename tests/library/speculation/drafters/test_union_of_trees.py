@@ -32,16 +32,16 @@ def method(*parts):
 
 def texts(tokens, parents, valid):
   """The text of each valid node of a row, the root's being empty."""
-  found = [()]
+  results = [()]
   for token, parent in zip(tokens[1:], parents[1:]):
-    found.append((*found[max(parent, 0)], int(token)))
-  return [text if ok else None for text, ok in zip(found, valid)]
+    results.append((*results[max(parent, 0)], int(token)))
+  return [text if ok else None for text, ok in zip(results, valid)]
 
 
 @functools.lru_cache(maxsize=None)
 def random_trees():
   """Trees of two levels with many twins, some not valid, of 200 rows."""
-  rng, found = np.random.default_rng(0), []
+  rng, values = np.random.default_rng(0), []
   for layout in ((2, 3), (1, 4)):
     starts = np.cumsum([0, 1, *layout])
     tokens = rng.integers(0, 3, (200, starts[-1]))
@@ -52,10 +52,10 @@ def random_trees():
     parents = np.concatenate(
         [np.full((200, 1), NONE), *map(np.array, parents[1:])], axis=1)
     valid = rng.random(tokens.shape) < 0.8
-    found.append(tree_lib.from_parents(*(
+    values.append(tree_lib.from_parents(*(
         jnp.asarray(x, dtype) for x, dtype in (
             (tokens, jnp.int32), (parents, jnp.int32), (valid, bool)))))
-  return found
+  return values
 
 
 def test_the_union_has_each_text_once():
@@ -67,8 +67,8 @@ def test_the_union_has_each_text_once():
   for row in range(len(union.tokens)):
     expected = [text for tree in own for text in texts(
         tree.tokens[row], tree.parents[row], tree.valid[row])]
-    found = texts(union.tokens[row], union.parents[row], union.valid[row])
-    kept = [text for text in found if text is not None]
+    actual = texts(union.tokens[row], union.parents[row], union.valid[row])
+    kept = [text for text in actual if text is not None]
     assert len(kept) == len(set(kept))
     assert set(kept) == set(expected) - {None}
     twins += len(kept) < len(expected)
@@ -77,8 +77,8 @@ def test_the_union_has_each_text_once():
         own[0].tokens.shape[1] + 1:]
     for node, text in enumerate(nodes):
       if text is not None:
-        assert found[first[row, node]] == text
-    for node, text in enumerate(found):
+        assert actual[first[row, node]] == text
+    for node, text in enumerate(actual):
       if text is not None:
         assert union.mask[row, node].sum() == 1 + len(text)
   assert twins
