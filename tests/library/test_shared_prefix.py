@@ -128,6 +128,20 @@ def test_a_drafter_that_cannot_share():
       run.state.target_cache)
 
 
+@pytest.mark.parametrize("name", ["delta", "without a cache"])
+def test_a_target_that_cannot_share(name):
+  """States of recurrent layers and models without a cache repeat it."""
+  given = models()
+  if name == "delta":
+    target = tiny.random_model(_LONG(tiny.DELTA))
+    given.update(target=target.lm, target_params=target.params)
+  else:
+    given["target"] = cacheless.language_model(functools.partial(
+        transformer.causal_logits, given["target"]), 13, 64)
+  check_same(given, [{"rows": 2}], method=METHODS[-1])
+  assert generate(given, PREFIX, generate_=dj.begin).context.num_shared == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("reads_prompt", [False, True])
 def test_with_a_processor(reads_prompt):
@@ -182,9 +196,6 @@ def test_what_is_refused():
                   shared_prefix=wrong, **given)
   with pytest.raises(ValueError, match="max_new_tokens=9 need 66 positions"):
     generate(given, np.zeros(52, np.int32))
-  target = cacheless.language_model(lambda params, tokens: tokens, 13)
-  with pytest.raises(ValueError, match="the target reads no Cache.shared"):
-    generate({"target": target, "target_params": ()}, PREFIX)
 
 
 # Texts of 4 tokens, of 4 each, by a target that is far from a table.

@@ -57,13 +57,18 @@ def same(method, mesh, temperature):
 
 
 def p_value(method, mesh):
-  """Of the joint distribution of texts."""
-  one = dj.generate
-  dj.generate = functools.partial(roles.generate, mesh=mesh)
-  result = exactness.fit(method, *exactness.random_tables(V), rows=ROWS,
-                         length=LENGTH)
-  dj.generate = one
-  return result.p_value
+  """Of texts, by `dj.testing`."""
+  target, draft = exactness.random_tables(V)
+  (lm, params), (draft, draft_params) = map(exactness.table_model,
+                                            (target, draft))
+
+  def sampler(key, prompts):
+    return roles.generate(
+        key, prompts, np.ones(len(prompts), np.int32), mesh=mesh, method=method,
+        target=lm, target_params=params, draft=draft, draft_params=draft_params,
+        max_new_tokens=LENGTH).tokens[:, 1:]
+
+  return dj.testing.check(sampler, target, rows=ROWS, length=LENGTH).p_value
 
 
 def devices_of_parts(mesh):

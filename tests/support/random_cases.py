@@ -223,6 +223,11 @@ def p_value(actual, expected) -> float:
 
 
 def _p_value(actual, expected):
+  """`exactness.p_value`; after the end of a text comes one token more."""
   texts = list(expected | actual)
-  return exactness.p_value(*(np.array([x.get(text, 0) for text in texts])
-                             for x in (actual, expected)))
+  width, size = max(map(len, texts)), 1 + max(map(max, texts))
+  tables = np.zeros((2, *(1 + size,) * width))
+  for text in texts:
+    at = text + (size,) * (width - len(text))
+    tables[(slice(None), *at)] = actual.get(text, 0), expected.get(text, 0)
+  return exactness.p_value(*tables)

@@ -51,8 +51,8 @@ def test_parents_and_order_of_children():
 
 def test_joint_distribution():
   target, draft = tables()
-  assert exactness.fit(dj.methods.sequoia(LOPSIDED), target, draft, ROWS,
-                       LENGTH).is_close
+  dj.testing.assert_exact(dj.methods.sequoia(LOPSIDED), target, draft,
+                          rows=ROWS, length=LENGTH)
 
 
 def test_control_siblings_in_another_order():
@@ -65,7 +65,7 @@ def test_control_siblings_in_another_order():
   wrong = dj.Method("sorted", verifiers.pair(drafter._replace(expand=expand),
                                              verifiers.recursive(False)), None)
   target, draft = tables()
-  result = exactness.fit(wrong, target, draft, ROWS // 4, LENGTH)
+  result = dj.testing.check(wrong, target, draft, rows=ROWS // 4, length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

@@ -76,8 +76,8 @@ def test_equal_distributions_accept_a_leaf():
 def test_joint_distribution_of_texts(method):
   """The shape of a beam depends on what is drawn, and is not enumerated."""
   target, draft = exactness.random_tables(V)
-  result = exactness.fit(method, target, draft, ROWS, LENGTH)
-  assert result.is_close
+  result = dj.testing.assert_exact(method, target, draft, rows=ROWS,
+                                   length=LENGTH)
   assert 1 < result.target_calls < LENGTH
 
 
@@ -85,8 +85,8 @@ def test_control_texts_of_greedy_drafts():
   target, draft = exactness.random_tables(V)
   pair = dj.Pair(dj.methods.rsd_c((2, 2), "conditional_ot").sampled.drafter,
                  layers.verifier())
-  result = exactness.fit(dj.Method("wrong", pair, pair), target, draft, ROWS,
-                         LENGTH)
+  result = dj.testing.check(dj.Method("wrong", pair, pair), target, draft,
+                            rows=ROWS, length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

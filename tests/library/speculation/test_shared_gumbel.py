@@ -104,8 +104,8 @@ def test_control_noise_that_is_used_again(monkeypatch):
       expanders.product_tree((2, 1), dj.Draws.SHARED_NOISE))
   pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
   target, draft = exactness.random_tables(4)
-  result = exactness.fit(dj.Method("reused", pair, pair), target, draft, 20_000,
-                         4)
+  result = dj.testing.check(dj.Method("reused", pair, pair), target, draft,
+                            rows=20_000, length=4)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

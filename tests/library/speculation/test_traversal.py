@@ -126,8 +126,8 @@ def test_expected_tokens(children):
 @each([dj.methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
 def test_joint_distribution_of_a_beam(method, draft_sampling):
   target, draft = exactness.random_tables(4, 0, 0)
-  assert exactness.fit(method, target, draft, ROWS, LENGTH,
-                       draft_sampling=draft_sampling).is_close
+  dj.testing.assert_exact(method, target, draft, rows=ROWS, length=LENGTH,
+                          draft_sampling=draft_sampling)
 
 
 def test_equal_distributions_accept_the_first_leaf():
@@ -141,8 +141,8 @@ def test_nothing_drafted():
   """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
   pair = verifiers.pair(expanders.gumbel_tree(()), traversal.verifier())
-  assert exactness.fit(dj.Method("none", pair, None), target, draft, ROWS,
-                       2).is_close
+  dj.testing.assert_exact(dj.Method("none", pair, None), target, draft,
+                          rows=ROWS, length=2)
 
 
 def test_verdict_of_every_node():

@@ -97,8 +97,8 @@ def test_joint_distribution():
       jnp.where(valid[0], 0, NONE).astype(jnp.int32), target)
   wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(
       first, frozenset(dj.Draws)))
-  fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
-                      rows=ROWS, length=LENGTH)
+  fit = dj.testing.check(dj.Method("wrong", wrong, None), target, draft,
+                         rows=ROWS, length=LENGTH)
   assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_merged():
       carry=jnp.zeros(len(state.length))))
   target, draft = exactness.random_tables(V)
   with pytest.raises(ValueError, match="carries more than the cache"):
-    exactness.fit(method(carrying, TABLE), target, draft, rows=2)
+    dj.testing.check(method(carrying, TABLE), target, draft, rows=2)
   lm, params = exactness.table_model(target)
   with pytest.raises(ValueError, match="None or a tuple of 2, one for each"):
     dj.generate(jax.random.key(0), np.zeros((1, 1), np.int32),
