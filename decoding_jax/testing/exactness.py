@@ -24,7 +24,7 @@ _LEAST_EXPECTED = 5
 
 
 class Fit(NamedTuple):
-  """How texts fit a distribution."""
+  """The fit of texts to a distribution."""
   p_value: float  # Of chi-square
   # Total variation between the frequencies and the distribution
   distance: float
