@@ -11,6 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from configs import rsd_qwen_coder
 from configs import rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
@@ -20,6 +21,7 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import method_grid
+from experiments.evaluation import tree_figures
 from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
@@ -338,6 +340,23 @@ def test_trees_of_a_length_have_its_depth(length):
   assert sizes["speculative"] == {length}
   assert sizes["spectr"] == sizes["rsd_s"] >= sizes["specinfer"]
   assert sizes["rsd_c"] & sizes["rsd_s"]
+
+
+@pytest.mark.parametrize("task", ["humaneval", "dolly"])
+def test_trees_of_qwen_coder(task):
+  config = rsd_qwen_coder.get_config(task)
+  methods, points = method_grid.from_config(config)
+  by_name = {method.name: method for method in methods}
+  for (experiment, point), names in points.items():
+    labels = {tree_figures.label(name) for name in names}
+    assert labels == {"SD", "SpecTr", "SpecInfer", "RSD-C", "RSD-S",
+                      "RSD-S, traversal", "sequoia"}
+    for name in names:
+      widths = by_name[name].sampled.drafter.layout.widths
+      if experiment == "budget":
+        assert sum(widths) == point
+      else:
+        assert len(widths) == point and sum(widths) <= 30
 
 
 @pytest.mark.parametrize("update, message", [
