@@ -68,7 +68,7 @@ def _split(hit, first, rest):
 
 
 def _of_rank(accept, rank, depth):
-  """Returns a sibling's rate, given earlier ones rejected; 0 beyond the ranks."""
+  """Returns a sibling's rate, earlier ones rejected; 0 beyond the ranks."""
   if rank >= len(accept.by_rank):
     return 0.0
   return 1 - (1 - accept.by_rank[rank])**_last(accept.hazard, depth)
