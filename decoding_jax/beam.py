@@ -57,7 +57,7 @@ def perturbed(key, log_probs, beam: Beam, width: int):
 
 
 def perturbed_by(keys, log_probs, beam: Beam, width: int):
-  """As `perturbed`, with a random key `[W]` for each node."""
+  """Does `perturbed` with a random key `[W]` for each node."""
   size = min(width, log_probs.shape[-1])
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)

@@ -38,7 +38,7 @@ def refilled(rows: int) -> int:
 
 @flax.struct.dataclass
 class _Queue:
-  """What the loop over chunks and steps carries."""
+  """The carry of the loop over chunks and steps."""
   # Of the B rows; a row that joins is done, and its text the last one. Its
   # caches hold what has been read of the next prompt.
   state: DecodeState

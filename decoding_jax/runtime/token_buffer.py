@@ -76,7 +76,7 @@ def append(buffer, length, values, count):
 
 
 def result(state: DecodeState):
-  """What is returned of each row, by name: its text and its counts."""
+  """Returns each row's text and counts, by name."""
   return {"tokens": state.tokens, "log_probs": state.log_probs,
           "length": state.length, "stats": state.stats}
 

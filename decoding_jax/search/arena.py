@@ -60,7 +60,7 @@ class Rules(NamedTuple):
 
 @flax.struct.dataclass
 class _Search:
-  """What a search carries from expansion to expansion."""
+  """The carry of a search from expansion to expansion."""
   nodes: Nodes
   block: Block
   over: Array

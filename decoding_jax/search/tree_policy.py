@@ -41,7 +41,7 @@ class Nodes(search_tree.Tree):
 
 @flax.struct.dataclass
 class _Search:
-  """What a search carries from simulation to simulation."""
+  """The carry of a search from simulation to simulation."""
   tree: Nodes  # the nodes
   block: Block  # keys of their tokens, and of a text's rest
   # S completed texts of each row, as far as there are, without masks.

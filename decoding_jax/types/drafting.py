@@ -9,7 +9,7 @@ from decoding_jax.types.models import Array, Block
 
 
 class Draws(enum.Enum):
-  """How the children of a node are drawn, which decides what can verify them.
+  """The way children of a node are drawn, which decides what can verify them.
 
   The value says it in words, for errors.
 
@@ -194,7 +194,7 @@ class Drafter(NamedTuple):
 
 @flax.struct.dataclass
 class Seen:
-  """What a drafter learns from after a step.
+  """The step's outcome, from which a drafter learns.
 
   Attributes:
     tree: that it has proposed.

@@ -28,7 +28,7 @@ _SUFFIX = ".npz"
 
 
 class StartTable(NamedTuple):
-  """What drafters of one family begin with."""
+  """The start table of one family of drafters."""
   kind: str  # one of `KINDS`
   params: dj.types.Params  # `draft_params` of a method of the family
   path: str = ""  # file that it was read from; "" for none

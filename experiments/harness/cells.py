@@ -21,7 +21,7 @@ REFERENCES = 6
 
 
 class Cell(NamedTuple):
-  """What becomes a line of results."""
+  """One line of results, before it is measured."""
   key: dict  # Tells its record from others; all cells have the same fields.
   # (records so far, seconds of its warm-up) -> other fields; with `error` it
   # has failed, and is tried again by the next start.

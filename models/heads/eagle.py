@@ -71,12 +71,12 @@ class Config:
 
   @property
   def reads_normed(self) -> bool:
-    """Whether it reads the target's last state after its norm."""
+    """Tells whether it reads the target's last state after its norm."""
     return self.version == 1
 
   @property
   def target_output(self) -> bool:
-    """Whether its logits are of the target's output layer, of all tokens."""
+    """Tells whether its logits come from the target's full output layer."""
     return self.version == 1
 
 

@@ -250,7 +250,7 @@ def _window(fields, family, layers, longest):
 
 
 class Family(NamedTuple):
-  """What sets a family apart from a Llama."""
+  """The differences of a family from a Llama."""
   # Fields of `transformer.Config` that no field of a file gives
   fixed: dict = {}
   tied: bool = False  # Whether embeddings are tied where no field says

@@ -53,7 +53,7 @@ def packing(tokens, shape) -> Packing:
 
 
 class AttentionView(NamedTuple):
-  """What the fresh tokens see of the text in a layer."""
+  """A layer's view: what its fresh tokens see of the text."""
   # By which queries and keys are rotated; None without rotation
   angles: rope.RotaryAngles | None
   # Mask `[B, 1 or T, S]` of what may be attended to in the cache

@@ -44,7 +44,7 @@ _MAX_MATCHERS = 1024
 
 
 class Engine(NamedTuple):
-  """What follows a text; see `llguidance_engine`, `xgrammar_engine`."""
+  """A grammar engine; see `llguidance_engine`, `xgrammar_engine`."""
   start: Callable[[], Any]  # `() -> matcher`, at the empty text
   # `(matcher, token)`, one that is allowed and does not end the text.
   consume: Callable[[Any, int], None]

@@ -39,7 +39,7 @@ _BUDGETS = (_Budget(3, None), _Budget(2, 256), _Budget(1, 64), _Budget(1, 16))
 
 @dataclasses.dataclass
 class _Build:
-  """What an automaton is built of."""
+  """The parts of an automaton under construction."""
   source: Source  # the schema
   nfa: Nfa  # over bytes
   budget: _Budget  # of this attempt

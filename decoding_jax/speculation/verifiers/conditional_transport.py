@@ -116,7 +116,7 @@ def post_order(layout: Layout) -> np.ndarray:
 
 
 class _Weights(NamedTuple):
-  """What is known of a node by the probability that it is reached."""
+  """The numbers of a node, by the probability that it is reached."""
   chances: Array  # `[K]`, with which its children are reached
   itself: Array  # `[]`, the probability to accept the node after them
   rest: Array  # `[V]`, weights of the token that follows it then

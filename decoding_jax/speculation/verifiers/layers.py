@@ -86,7 +86,7 @@ def rest_of(layout: Layout, tree: DraftTree, probs, masses, node):
 
 
 class _Rejected(NamedTuple):
-  """What recursive rejection finds at a node."""
+  """The result of recursive rejection at a node."""
   children: Array  # `[K]` int32, M where there is no child
   chances: Array  # `[K]`, to accept each of them
   lost: Array  # `[]`, the probability to reject them all
