@@ -179,6 +179,7 @@ def _cast(params, dtype):
 # there is no single distribution, and ever more texts tell roundings apart.
 # So logits within rounding of one forward's are replaced by these. Others stay:
 # a wrong mask or position, or a cache of rejected tokens, shows as in float32.
+
 # Total variation, twice what a model may differ from itself in float32.
 _TOLERANCE = 0.1
 

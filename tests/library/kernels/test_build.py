@@ -1,4 +1,4 @@
-"""Tests of decoding_jax.kernels.cpu.build: what is compiled, and kept."""
+"""Native kernels: what is compiled, and kept."""
 
 import hashlib
 import os
@@ -24,10 +24,7 @@ def no_library(monkeypatch):
 
 @pytest.fixture(name="fast")
 def _fast(monkeypatch, tmp_path):
-  """Libraries are kept in a folder of the test, which is returned, and empty.
-
-  What compiles them writes its arguments, each time something else.
-  """
+  """The folder of libraries, empty; their compiler writes how often it ran."""
   script = tmp_path / "compiler"
   script.write_text(
       "#!/bin/sh\n"
