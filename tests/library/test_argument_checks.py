@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import argument_checks
-from decoding_jax import sampling
-from decoding_jax import types
+from decoding_jax import argument_checks, sampling, types
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation.verifiers import traversal

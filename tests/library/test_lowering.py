@@ -17,8 +17,7 @@ import pytest
 
 from decoding_jax import kernels
 import decoding_jax as dj
-from decoding_jax.kernels import dispatch
-from decoding_jax.kernels import dot_product_attention
+from decoding_jax.kernels import dispatch, dot_product_attention
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.validation import memory
 from configs import train as configs

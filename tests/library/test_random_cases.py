@@ -19,12 +19,8 @@ import jax
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
-from support import example_methods
-from support import random_cases
-from support import random_methods
+from decoding_jax.speculation import drafters, expanders, verifiers
+from support import example_methods, random_cases, random_methods
 
 # Stated in advance: of ten thousand right cases one fails by chance.
 MIN_P_VALUE = 1e-6

@@ -3,8 +3,7 @@
 import pytest
 
 from decoding_jax.testing import exactness
-from support import helpers
-from support import on_split_slots
+from support import helpers, on_split_slots
 
 CASES = [(heads, size) for heads, sizes in on_split_slots.SIZES.items()
          for size in sizes]

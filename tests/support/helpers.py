@@ -20,8 +20,7 @@ from decoding_jax.speculation import verifiers
 from decoding_jax.testing import enumeration, exactness
 from experiments.devices import model_pair
 from models import transformer
-from models.text import chat_template
-from models.text import tokenizers
+from models.text import chat_template, tokenizers
 
 MAX_P_VALUE_OF_CONTROL = 1e-12
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]

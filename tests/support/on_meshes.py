@@ -21,15 +21,10 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from experiments.devices import shared_prefix
+from experiments.devices import mesh_shapes, model_pair, shared_prefix
 from experiments.devices import start_tables
-from models import checkpoints
-from models import prompt_lookup
-from models import transformer
-from models.heads import block
-from models.heads import eagle
+from models import checkpoints, prompt_lookup, transformer
+from models.heads import block, eagle
 from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import sharding

@@ -15,12 +15,9 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax.testing import exactness
 from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import mesh_shapes, model_pair
 from models.transformer import sharding
-from support import helpers
-from support import random_methods
-from support import random_models
+from support import helpers, random_methods, random_models
 
 PROMPTS, _WIDTH = 3, 3
 # Counted tokens by V: all texts of so many can be enumerated, and are frequent.

@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from models import prompt_lookup
-from models import tabular
-from models import transformer
+from models import prompt_lookup, tabular, transformer
 from models.text import vocab_mapping
-from support import masked_models
-from support import small_heads
+from support import masked_models, small_heads
 from support import tiny_models as tiny
 
 HEADS = tuple(small_heads.HEADS)

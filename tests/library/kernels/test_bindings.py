@@ -10,12 +10,8 @@ import pytest
 
 from decoding_jax import kernels as seam
 import decoding_jax as dj
-from decoding_jax.kernels import dot_product_attention
-from decoding_jax.kernels import gumbel
-from decoding_jax.kernels import norms
-from decoding_jax.kernels import random
-from decoding_jax.kernels.cpu import bindings
-from decoding_jax.kernels.cpu import build
+from decoding_jax.kernels import dot_product_attention, gumbel, norms, random
+from decoding_jax.kernels.cpu import bindings, build
 from models import transformer
 from support import tiny_models as tiny
 

@@ -8,8 +8,7 @@ import tempfile
 
 import pytest
 
-from decoding_jax.kernels.cpu import bindings
-from decoding_jax.kernels.cpu import build
+from decoding_jax.kernels.cpu import bindings, build
 from support import helpers
 
 pytestmark = pytest.mark.skipif(

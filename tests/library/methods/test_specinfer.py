@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import with_forward
-from models import guided
-from models import prompt_lookup
+from models import guided, prompt_lookup
 from support import helpers
 from support import tiny_models as tiny
 

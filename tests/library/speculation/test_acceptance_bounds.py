@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from decoding_jax.testing import exactness
-from support import acceptance_bounds
-from support import enumerated_trees
-from support import helpers
+from support import acceptance_bounds, enumerated_trees, helpers
 
 V, K = 5, 3
 DRAWS = {

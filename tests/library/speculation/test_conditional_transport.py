@@ -9,10 +9,8 @@ import pytest
 
 from decoding_jax import beam
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.verifiers import conditional_transport, traversal
 from decoding_jax.testing import drafter_conformance, exactness
 from support import acceptance_bounds, enumerated_trees, helpers

@@ -7,11 +7,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import shared_noise
-from decoding_jax.speculation.verifiers import shared_gumbel
-from decoding_jax.speculation.verifiers import traversal
+from decoding_jax.speculation import drafters, expanders, shared_noise
+from decoding_jax.speculation.verifiers import shared_gumbel, traversal
 from decoding_jax.speculation import verifiers
 from decoding_jax.testing import drafter_conformance, exactness
 from models import tabular

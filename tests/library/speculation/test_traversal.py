@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation.verifiers import paths as paths_lib
 from decoding_jax.speculation.verifiers import traversal
-from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
 from support.enumerated_trees import (continued, joint_distribution, run, shape,
                                       static_trees, wrong)

@@ -9,10 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.validation import params as params_lib
-from models import cacheless
-from models import prompt_lookup
-from models import tabular
-from models import transformer
+from models import cacheless, prompt_lookup, tabular, transformer
 from support import tiny_models as tiny
 
 V = tiny.LLAMA.vocab_size

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import drafters, expanders, tree_decoder
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import union_of_trees
 from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import NONE
-from support import head_states
-from support import helpers
+from support import head_states, helpers
 from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4
