@@ -58,10 +58,7 @@ def tempered(expected):
 
 
 def is_told_apart(found, expected, wrong):
-  """Returns whether so many samples show which of two distributions is right.
-
-  Chi-square is larger by `distance` on average, far more than it varies.
-  """
+  """Tells whether chi-square shows which of two distributions is right."""
   for counts, probs, others in zip(found, expected, wrong):
     total = sum(counts.values())
     distance = total * sum((probs[x] - others[x])**2 / others[x] for x in probs)

@@ -37,10 +37,7 @@ def test_no_device_has_a_whole_cache(kernels):
 
 
 def test_what_is_exchanged_does_not_grow_with_the_cache(kernels):
-  """In float32, by each of two layers: queries, their attention, its weights.
-
-  A cache of one layer has 344 kB.
-  """
+  """In float32: queries, their attention and its weights in two layers."""
   rows, queries = on_split_slots.ROWS, 8
   numbers = rows * queries * (2 * on_split_slots.CHANNELS + 8)
   more = kernels["program"]["bytes"] - kernels["control"]["bytes"]

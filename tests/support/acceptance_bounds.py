@@ -30,9 +30,7 @@ def with_replacement(target, draft, count: int):
 
 
 def without_replacement(target, draft, count: int):
-  """Bounds the acceptance of children drawn without replacement.
-
-  Tokens ring at exponential times with rates d; the first ones are the draw."""
+  """Bounds the acceptance of children drawn without replacement."""
   target, draft = _by_ratio(target, draft)
   times = np.exp(_TIMES)
   rest = np.cumsum(draft[:, ::-1], axis=1)[:, ::-1]
@@ -57,8 +55,7 @@ def without_replacement(target, draft, count: int):
 
 
 def greedy_and_sample(target, draft, count: int):
-  """Bounds the acceptance of the most probable tokens and a sample of others.
-  """
+  """Bounds the acceptance of the most probable tokens and a sample."""
   target, draft = _descending(target, draft)
   found = []
   for fixed in range(count):

@@ -206,10 +206,7 @@ def found_by(program, *names, devices=8):
 
 
 def start(*command, devices=1, **environment):
-  """Starts Python in the repository: a process whose output is read as text.
-
-  It is one of its own since JAX settles the number of devices when it starts.
-  """
+  """Starts Python in the repository: a process whose output is read as text."""
   paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
   environment = {
       **os.environ, "JAX_PLATFORMS": "cpu",

@@ -135,10 +135,7 @@ def _transformers(draws, kind, config, params, logits):
 
 
 def _target(draws, config, contexts, dtypes):
-  """Returns the config, parameters, and logits of a random target.
-
-  In 16 bits, only parameters are taken of which no context magnifies rounding.
-  """
+  """Returns the config, parameters, and logits of a random target."""
   narrow = dataclasses.replace(config, dtype=draws.one_of(*dtypes))
   while True:
     params = _cast(tiny.random_model(config, seed=draws.size(1, 2**16)).params,

@@ -1,8 +1,4 @@
-"""Grammars on the host: exact in trees, whatever engine follows the texts.
-
-The grammar is one that no automaton holds: brackets that match, nested without
-end. Its distribution is enumerated by counting brackets.
-"""
+"""Grammars on the host: exact in trees, whatever engine follows the texts."""
 
 import json
 import sys

@@ -1,9 +1,4 @@
-"""Traversal verification, enumerated in float64 over all draws of a tree.
-
-The distribution of the tokens of one call, the one after the path included and
-the rest by the target itself, is the target's joint distribution to rounding.
-That of a beam, whose shape depends on its tokens, is sampled.
-"""
+"""Traversal verification, enumerated in float64 over all draws of a tree."""
 
 import functools
 import itertools
@@ -190,10 +185,7 @@ def test_unknown_verification(make, name, known):
 
 
 def hierarchical(target, draft, depth, cut_last):
-  """HSD's text and tokens (arXiv 2601.05724), its ratios cut at 1 on the way.
-
-  As its public code does it, the last ratio is not cut but by its own.
-  """
+  """HSD's text and tokens (arXiv 2601.05724); its last ratio is not cut."""
   probs, accepted = 0, 0.0
   for path in itertools.product(range(len(target)), repeat=depth):
     before = (0, *path[:-1])
