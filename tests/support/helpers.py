@@ -125,6 +125,15 @@ def enumerate_rule(rule, target, draft, draws, size):
   return probs, some
 
 
+def acceptance_bound(target, inside):
+  """The best acceptance of any rule that keeps `target` (arXiv 2502.18779): the
+  least 1 + t(H) - Q(H) of sets H, `inside` being Q, that all children lie in H.
+  """
+  order = range(len(target))
+  return min(1 + target[list(chosen)].sum() - inside(chosen) for size in (
+      *order, len(target)) for chosen in itertools.combinations(order, size))
+
+
 def product_efficiency(chances):
   """Tokens a target call, where level l accepts with chance `chances[l]`."""
   return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
