@@ -10,13 +10,10 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import cache_growth
-from decoding_jax.runtime import prefill
+from decoding_jax.runtime import cache_growth, prefill
 from decoding_jax.testing import exactness
-from models import cacheless
-from models import transformer
-from support import helpers
-from support import small_heads
+from models import cacheless, transformer
+from support import helpers, small_heads
 from support import tiny_models as tiny
 
 L = 11

@@ -1,7 +1,4 @@
-"""Decodes on groups of devices, one that drafts and one that verifies.
-
-Run by `test_roles`; prints JSON, a dict of what was found.
-"""
+"""Decodes on groups of devices, one that drafts and one that verifies."""
 
 import functools
 import json
@@ -20,11 +17,7 @@ V, END, ROWS, LENGTH = 6, 5, 24_000, 4
 
 
 def stale(method):
-  """A control: tokens of the draft before, with the distributions of this one.
-
-  Tokens that were drafted after another text with distributions of their own
-  would merely be rejected more often.
-  """
+  """A control: tokens of the draft before, with distributions of this one."""
   parts = method.sampled.rounds
 
   def propose(context, drafting):

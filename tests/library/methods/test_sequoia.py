@@ -3,9 +3,8 @@
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny

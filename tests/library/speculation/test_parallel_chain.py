@@ -4,13 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import metrics
-from decoding_jax import sampling
+from decoding_jax import metrics, sampling
 import decoding_jax as dj
 from decoding_jax.speculation import parallel_chain, verifiers
 from decoding_jax.testing import exactness
-from support import helpers
-from support import rounds_of_tables
+from support import helpers, rounds_of_tables
 from support import tiny_models as tiny
 from support.rounds_of_tables import END, NEW, V
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree_decoder
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import tree_decoder, verifiers
 from decoding_jax.testing import drafter_conformance, exactness
-from support import head_states
-from support import helpers
+from support import head_states, helpers
 from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4

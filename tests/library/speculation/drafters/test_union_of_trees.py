@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import drafters, expanders, tree_decoder
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import union_of_trees
 from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import NONE
-from support import head_states
-from support import helpers
+from support import head_states, helpers
 from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4
@@ -85,10 +82,7 @@ def test_the_union_has_each_text_once():
 
 
 def test_joint_distribution():
-  """Samples of a model beside a table.
-
-  Control: the same trees under a rule that always takes the first child.
-  """
+  """Samples of a model beside a table."""
   target, draft = exactness.random_tables(V)
   parts = PATHS, TABLE
   dj.testing.assert_exact(method(*parts), target, draft, rows=ROWS,
@@ -103,10 +97,7 @@ def test_joint_distribution():
 
 
 def test_the_draft_model_reads_what_others_have_drafted():
-  """The target drafts for itself beside a table: its chain is always right.
-
-  So is its cache, whichever drafter's nodes are accepted.
-  """
+  """The target drafts for itself beside a table: its chain is always right."""
   models = tiny.opt_models()
   same = tiny.Models(models.target, models.target)
   chain = drafters.of_model(expanders.top_k((1, 1)))
@@ -118,10 +109,7 @@ def test_the_draft_model_reads_what_others_have_drafted():
 
 
 def test_a_table_learns_the_same_beside_another_drafter():
-  """At temperature 0: as many calls as with it alone if the other is useless.
-
-  Nodes of the lookup come first, so that those of the table have other indices.
-  """
+  """At temperature 0: as many calls as alone beside a useless drafter."""
   table = np.roll(np.eye(V), 1, axis=1) * 0.9 + 0.02
   counts = []
   for parts in ((TABLE,), (LOOKUP, TABLE)):
