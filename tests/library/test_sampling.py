@@ -94,8 +94,8 @@ def test_each_row_has_its_own_temperature_top_p_min_p_and_mask():
   temperature, top_p = np.array([0.5, 1.0, 2.0]), np.array([0.9, 0.2, 1.0])
   min_p = np.array([0.0, 0.2, 0.6])
   mask = np.random.default_rng(1).random((B, V)) < 0.6
-  found = distributions(logits, temperature=temperature, top_p=top_p,
-                        token_mask=mask, min_p=min_p)
+  actual = distributions(logits, temperature=temperature, top_p=top_p,
+                         token_mask=mask, min_p=min_p)
   expected = [oracle(*row[:2], 0, *row[2:])
               for row in zip(logits, temperature, top_p, mask, min_p)]
   np.testing.assert_allclose(actual, expected, atol=2e-6)

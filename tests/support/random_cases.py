@@ -211,9 +211,9 @@ def _on_mesh(models, keys, rows, share, given):
           len(keys) // share // mesh.size * mesh.size), **given)
 
 
-def p_value(found, expected) -> float:
+def p_value(actual, expected) -> float:
   """Returns how likely it is that some prompt fits as badly as the worst."""
-  least = min(map(_p_value, found, expected))
+  least = min(map(_p_value, actual, expected))
   # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.
   return float(-np.expm1(PROMPTS * np.log1p(-least))) if least < 1 else 1.0
 

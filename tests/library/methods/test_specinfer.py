@@ -182,6 +182,9 @@ def test_what_is_done_to_a_forward_is_done_to_that_of_each():
 def test_errors():
   target, draft = tables(1)
   with pytest.raises(ValueError, match="draft is of 1 model.s.: .* needs 2"):
-    exactness.fit(dj.methods.specinfer(1, 2, models=2), target, draft, rows=2)
+    dj.testing.check(dj.methods.specinfer(1, 2, models=2), target, draft,
+                     rows=2)
+  with pytest.raises(ValueError, match="models=0"):
+    dj.methods.specinfer(models=0)
   with pytest.raises(ValueError, match="Draws|draws"):
     verifiers.pair(expanders.iid_tree((2,), 2), verifiers.recursive(True))

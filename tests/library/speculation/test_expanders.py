@@ -196,7 +196,7 @@ def test_paths_of_an_expansion_are_independent_given_what_they_share():
 def test_gumbel_siblings_keep_draw_order():
   """By enumeration of the ordered children of both levels."""
   distributions = table(3, seed=2)
-  tree = grow_on_table(expanders.gumbel_top_k((1, 2)), distributions,
+  tree = grow_on_table(expanders.gumbel_tree((1, 2)), distributions,
                        rows=40_000)
   counts, probs = exactness.count(tree.tokens[:, 1:], 3), np.zeros((3, 3, 3))
   for top in range(3):

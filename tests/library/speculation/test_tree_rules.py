@@ -66,16 +66,16 @@ def test_joint_distribution_of_texts(method):
     rows, length = 2000 if "global" in method.name else 20_000, 3
   if method.name.endswith("traversal)"):
     rows = 100_000
-  found = dj.testing.assert_exact(method, *exactness.random_tables(V),
-                                  rows=rows, length=length)
-  assert 1 < found.target_calls < length
+  result = dj.testing.assert_exact(method, *exactness.random_tables(V),
+                                   rows=rows, length=length)
+  assert 1 < result.target_calls < length
 
 
 @pytest.mark.long
 @each([methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
 def test_joint_distribution_of_a_beam_of_a_cold_drafter(method):
-  assert exactness.fit(method, *exactness.random_tables(V), 100_000, LENGTH,
-                       draft_sampling=dj.Sampling(1e-3)).is_close
+  dj.testing.assert_exact(method, *exactness.random_tables(V), rows=100_000,
+                          length=LENGTH, draft_sampling=dj.Sampling(1e-3))
 
 
 @pytest.mark.parametrize("drafts, verifier, rows, length", [
@@ -85,12 +85,13 @@ def test_joint_distribution_of_a_beam_of_a_cold_drafter(method):
                  marks=pytest.mark.long)], ids=["layer", "ot", "gbv"])
 def test_control_texts_of_other_draws(drafts, verifier, rows, length):
   pair = dj.Pair(drafts.sampled.drafter, verifier)
-  found = exactness.fit(dj.Method("wrong", pair, pair),
-                        *exactness.random_tables(V), rows, length)
-  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  result = dj.testing.check(dj.Method("wrong", pair, pair),
+                            *exactness.random_tables(V), rows=rows,
+                            length=length)
+  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
-GUMBEL, TOP = expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2))
+GUMBEL, TOP = expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2))
 BEAM, IID = expanders.stochastic_beam(2, 2), expanders.iid_paths(2, 2)
 SAMPLED = expanders.product_tree((2, 2), Draws.ONE_SAMPLED)
 SHARED = expanders.product_tree((2, 2), Draws.SHARED_NOISE)
