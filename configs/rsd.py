@@ -80,7 +80,7 @@ def defaults():
   # Rows decoded together; prompts of a queue that refills them (0: no queue).
   c.batch, c.queue = 1, 0
   # Timings of plain decoding in the course of a method's run, at most; one for
-  # each prompt, of batch 1, gives speeds by category.
+  # each prompt, of batch 1, gives speeds by category; 0: counts, no rates.
   c.references = 6
   c.seed = 0
   c.compilation_cache = True  # Keeps compiled programs in the workdir.

@@ -47,7 +47,7 @@ class Aprad(NamedTuple):
 
 @flax.struct.dataclass
 class _Known:
-  """What errors have told: a trie of beginnings, node 0 the empty one."""
+  """Errors so far, as a trie of prefixes; node 0 is the empty one."""
   arcs: SparseAutomaton
   log_bounds: Array  # `[E]` float32, of the beginning after each arc
   masked: Array  # `[Q]` bool, prefixes after which an error occurred
@@ -66,7 +66,7 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     prompt: `[P]` int32.
     grammar: `dj.processors.automaton()` or `dj.processors.host_grammar()`.
     grammar_params: its parameters.
-    target: the model; its distribution is that of temperature 1.
+    target: the model; its distribution at temperature 1 counts.
     target_params: its parameters.
     method: any `dj.Method` that samples.
     eos_id: the token that ends a text, or several such tokens.
@@ -131,7 +131,7 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
 
 
 class _Scores(NamedTuple):
-  """What the model and the grammar say of texts, of shape `[B, N]`."""
+  """Scores of texts by the model and the grammar, of shape `[B, N]`."""
   log_probs: Array  # float32, of each token by the model
   log_masses: Array  # float32, of all tokens the grammar allows there
   allowed: Array  # bool, whether it does
@@ -149,7 +149,7 @@ def _until_error(tokens, allowed, ends):
 
 
 def _kept(trie, masked, text, scores, uniform):
-  """How many tokens of a text are kept that an error follows."""
+  """Returns how many tokens of a text that ended in an error are kept."""
   node, bounds = 0, []
   for token in (*text, None):
     bounds.append(1.0 if node is None else trie[node].bound)

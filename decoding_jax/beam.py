@@ -57,7 +57,7 @@ def perturbed(key, log_probs, beam: Beam, width: int):
 
 
 def perturbed_by(keys, log_probs, beam: Beam, width: int):
-  """As `perturbed`, with a random key `[W]` for each node."""
+  """Does `perturbed` with a random key `[W]` for each node."""
   size = min(width, log_probs.shape[-1])
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
@@ -84,7 +84,7 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
   A node that has children has first a sample of what the others leave, which
   has the score of all that they leave, and then its most probable tokens. So
   the nodes are known before anything is drawn at this level. Children are in
-  that order, not in that of their scores.
+  that order, not by their scores.
   """
   size = min(width, log_probs.shape[-1])
   best, tokens = sampling.top_k(log_probs, size)

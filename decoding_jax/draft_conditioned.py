@@ -6,7 +6,7 @@ finds improbable. DCCD (arXiv 2603.03305) has it say that first: a draft without
 a grammar, then the text under the grammar, with the draft before it. What the
 mask costs, the sum of -log(probability of all that was allowed) over the text,
 the paper's projection tax, falls if the draft has made the valid text probable.
-Of several drafts that of the least tax is kept.
+Of several drafts the one with the least tax is kept.
 
 Written from the abstract: the prompts of the paper, which ask for the second
 text, are the caller's `bridge`, and how it selects drafts is not known.

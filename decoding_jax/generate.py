@@ -76,7 +76,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       quarter of the rows at a time while the others wait. So does in any case a
       method without draft trees.
     shared_prefix: `[L]` int32, tokens that come before all prompts; None for
-      none. The result is that of prompts which begin with them; but their keys
+      none. The result is as for prompts which begin with them; but their keys
       and values are kept once for all rows, and read once a forward
       (arXiv 2402.05099). A draft model that cannot share, and a head, keep them
       in each row.
@@ -113,7 +113,7 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1, method: Method,
       that has not ended.
 
   Yields:
-    A `Generation` of arrays of the host; the last one is that of `generate`.
+    A `Generation` of arrays of the host; the last one equals `generate`'s.
 
   Raises:
     ValueError: as `generate` does, when the first result is asked for.

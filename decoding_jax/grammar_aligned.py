@@ -5,7 +5,7 @@ token, one over the probability of the tokens that were allowed: not p(x) given
 that x is valid, in which a token also counts for how probable it is that the
 text can be finished after it. ASAp (Park et al. 2024, arXiv 2405.21047,
 algorithm 1) samples again and again. It keeps an upper bound of the probability
-that a text which begins so is valid, 1 at first, and that of the tokens which
+that a text which begins so is valid, 1 at first, and the mass of tokens which
 are allowed once a beginning was seen, less what was lost after it. The bounds
 only fall, and with them the samples approach the conditional distribution.
 """
@@ -58,7 +58,7 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
     prompt: `[P]` int32.
     grammar: `dj.processors.automaton()` or `dj.processors.host_grammar()`.
     grammar_params: its parameters.
-    target: the model; its distribution is that of temperature 1.
+    target: the model; its distribution at temperature 1 counts.
     target_params: its parameters.
     method: any `dj.Method` that samples.
     eos_id: the token that ends a text, or several such tokens.

@@ -82,7 +82,7 @@ class Run:
 
 @flax.struct.dataclass
 class Info:
-  """What a step has done. Of a row that was done, `count` alone has a meaning.
+  """The result of a step. Of a row that was done, `count` alone has a meaning.
 
   Attributes:
     tree: what was drafted; None for a method without trees.
@@ -295,7 +295,7 @@ def _models(decoder, context: Context):
 
 
 def share(decoder: Decoder, chunk: int, context: Context):
-  """What target and draft share of all prompts; None of one that does not."""
+  """Returns what target and draft share of all prompts, None if nothing."""
   return tuple(
       prefill_lib.share(context.num_shared, chunk, model, params,
                         prompts=context.prompts)

@@ -156,7 +156,8 @@ def _specs(tree):
       return _ROWS
     by_rows = lambda _, row_axis, __: PartitionSpec(*(None,) * row_axis, DATA)
     return cache_lib.with_arrays(
-        x, cache_lib.map_arrays(by_rows, x)).replace(length=_ROWS)
+        x, cache_lib.map_arrays(by_rows, x)).replace(
+            length=_ROWS, states=x.states and _ROWS)
 
   return jax.tree.map(spec, tree, is_leaf=cache_lib.is_cache)
 

@@ -279,7 +279,7 @@ def residual(target, draft):
 
 
 def _is(value, constant):
-  """Whether a value is one number for all rows, and this one; not if traced."""
+  """Returns whether all rows have this one number; False if traced."""
   value = _on_host(value)
   return value is not None and value.ndim == 0 and value == constant
 

@@ -14,7 +14,7 @@ have the name `--method`, the one of most nodes that fits.
 Their compiler compiles the program of a generation from the architectures of
 the models: no parameter is read, and nothing runs. Prints the memory that it
 needs on a device, or that a device has too little. Of TPUs also the cost of the
-forwards of a step relative to that of a token, in cycles that the compiler has
+forwards of a step relative to a token's, in cycles that the compiler has
 scheduled. These are not measured: they miss some of the time spent waiting for
 memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
 bytes that they read and write.

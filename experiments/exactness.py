@@ -26,11 +26,12 @@ from experiments.rivals import engines
 _METHOD = flags.DEFINE_string(
     "method", "", "'' for the examples of all methods that draft and verify. " +
     method_specs.help_text())
-_ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
-                             lower_bound=1)
+_ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test, all of "
+                             "which are in memory.", lower_bound=1,
+                             upper_bound=10**7)
 _LENGTH = flags.DEFINE_integer(
     "length", 4, "Tokens of each text; should exceed what one target call "
-    "emits.", lower_bound=1)
+    "emits.", lower_bound=1, upper_bound=10**4)
 _ENGINE = flags.DEFINE_enum(
     "engine", "", ["", *engines.ENGINES], "Another engine to test; '' for "
     "methods of ours.")
@@ -50,9 +51,9 @@ def main():
     return _test_engine(_ENGINE.value)
   if _VOCAB.value**_LENGTH.value > _MOST_TEXTS:
     raise launch.UserError(
-        f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
-        f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
-        "are possible.")
+        f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: these are "
+        f"{_VOCAB.value}**{_LENGTH.value} texts, at most {_MOST_TEXTS:.0g} are "
+        "allowed.")
   tested = ([method_specs.from_flag(_METHOD.value)] if _METHOD.value else
             exactness.tested_methods())
   parts = exactness_cases.of_methods(tested)

@@ -2,7 +2,7 @@
 
 A function combines the logits of models that share a vocabulary; what it gives
 is a language model like any other, with the caches of all of them. So every
-method that keeps a target's distribution keeps that of the combination.
+method that keeps a target's distribution keeps the combination's.
 
     target, params = guided.contrastive(expert, amateur), (expert_params,
                                                            amateur_params)
@@ -187,7 +187,7 @@ def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
     (own, other), blocks = _split(pair, cache), _split(pair, block)
     given, block_given = model.forward(params.model, tokens, positions, own,
                                        blocks[0], slot, mask)
-    # The token before the text is that of the other prompt.
+    # The token before the text is the other prompt's.
     tokens = jnp.where(positions == begin, params.last, tokens)
     negative, block_negative = model.forward(
         params.model, tokens, positions - begin + prefix_length,

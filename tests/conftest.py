@@ -1,8 +1,12 @@
 """Fixtures of several files."""
 
 import gc
+import json
 import os
 import pathlib
+import subprocess
+import sys
+import types
 
 import jax
 import pytest
@@ -100,6 +104,29 @@ def folders(tmp_path_factory):
     params = tiny.init(jax.random.key(seed), config)
     checkpoints.save(base / name, config, params, tokenizer)
   return str(base / "target"), str(base / "draft")
+
+
+@pytest.fixture(scope="session")
+def python():
+  """Runs Python in the repository: its exit status, output and errors.
+
+  Each command is a fork of one process, in which no JAX computes.
+  """
+  paths = [TESTS.parent, TESTS, os.environ.get("PYTHONPATH", "")]
+  with subprocess.Popen(
+      [sys.executable, TESTS / "support" / "on_forks.py"], text=True,
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+      env={**os.environ, "JAX_PLATFORMS": "cpu",
+           "PYTHONPATH": os.pathsep.join(map(str, paths))}) as process:
+
+    def run(*arguments, folder=TESTS.parent, **variables):
+      command = {"arguments": [*map(str, arguments)], "folder": str(folder),
+                 "variables": variables}
+      print(json.dumps(command), file=process.stdin, flush=True)
+      status, output, errors = json.loads(process.stdout.readline())
+      return types.SimpleNamespace(status=status, output=output, errors=errors)
+
+    yield run
 
 
 @pytest.fixture(scope="module", autouse=True)

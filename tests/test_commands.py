@@ -119,10 +119,9 @@ def faults(module, arguments):
           settings or config(module.rpartition(".")[2], ""), argument)
 
 
-@pytest.mark.parametrize("name", [
-    name for name, text in TEXTS.items() if [*commands(text)]])
-def test_commands_exist(name):
-  assert not [(module, wrong) for module, arguments in commands(TEXTS[name])
+def test_commands_exist():
+  assert not [(name, module, wrong) for name, text in TEXTS.items()
+              for module, arguments in commands(text)
               for wrong in faults(module, arguments)]
 
 

@@ -3,8 +3,6 @@
 import pathlib
 import re
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _CODE = [path for folder in ("configs", "decoding_jax", "examples",
@@ -40,13 +38,9 @@ def links(path):
           if "://" not in link]
 
 
-@pytest.mark.parametrize("path", PAGES,
-                         ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path):
-  assert not [x for link in links(path) if (x := fault(path.parent, link))]
-
-
-def test_pages_named_in_code_exist():
+def test_links_and_pages_named_in_code_lead_somewhere():
+  assert not [(path.name, x) for path in PAGES for link in links(path)
+              if (x := fault(path.parent, link))]
   assert not [(path.name, x) for path in _CODE if path.name != "test_links.py"
               for link in _NAMED.findall(path.read_text("utf-8"))
               if (x := fault(ROOT, link))]

@@ -97,14 +97,6 @@ def test_generation_of_the_readme():
   assert out.lengths.tolist() == [3 + 32, 2 + 32]
 
 
-def test_method_of_your_own_is_a_method():
-  module = types.SimpleNamespace(**names_after(README)[1])
-  method = module.make(width=4, depth=3)
-  assert isinstance(method, dj.Method)
-  assert method.sampled.drafter.layout.widths == (4, 4, 4)
-  assert [module.make(**x).name for x in module.EXAMPLES] == ["wide(3x2)"]
-
-
 def method_modules():
   """Returns the blocks that are methods as modules, by their file and line."""
   modules = {}
@@ -123,6 +115,10 @@ def test_methods_of_your_own_are_methods():
   for module in modules.values():
     for example in module.EXAMPLES:
       assert isinstance(module.make(**example), dj.Method)
+  [own] = [module for (name, _), module in modules.items()
+           if name == "README.md"]
+  assert own.make(width=4, depth=3).sampled.drafter.layout.widths == (4, 4, 4)
+  assert [own.make(**x).name for x in own.EXAMPLES] == ["wide(3x2)"]
 
 
 def test_loop_of_your_own():
@@ -176,13 +172,11 @@ def test_models_of_the_docs():
   assert names_after(DRAFTS)[-1]["lookup"].vocab_size == 2000
 
 
-def test_processor_of_a_pattern_is_a_model():
+def test_processors_of_the_docs():
+  """One of a pattern is a model; your own never says a token three times."""
   names = names_after(PROCESSORS)[0]
   assert isinstance(names["target"], dj.LanguageModel)
   assert isinstance(names["target_params"], dj.processors.AppliedParams)
-
-
-def test_processor_of_your_own_never_says_a_token_three_times():
   names = names_after(PROCESSORS)[1]
   loop = tiny.Model(*tabular.TabularLM(9 * jnp.eye(tiny.LLAMA.vocab_size)))
 
@@ -211,9 +205,6 @@ def test_notebook_of_one_step():
   assert str(ROOT) not in notebook and len(notebook) < 40_000
 
 
-def test_page_of_drafters_is_short():
-  assert len(DRAFTERS.read_text("utf-8").splitlines()) <= 120
-
-
-def test_readme_is_short():
-  assert len(README.read_text("utf-8").splitlines()) < 150
+def test_pages_are_short():
+  for path, most in ((README, 149), (DRAFTERS, 120)):
+    assert len(path.read_text("utf-8").splitlines()) <= most, path

@@ -32,7 +32,7 @@ class Method(NamedTuple):
 
 @flax.struct.dataclass
 class Context:
-  """What does not change from step to step."""
+  """Inputs that stay constant from step to step."""
   model: MaskedModel = flax.struct.field(pytree_node=False)
   params: Params
   method: Method = flax.struct.field(pytree_node=False)
@@ -49,7 +49,7 @@ class Context:
 
 @flax.struct.dataclass
 class State:
-  """What the loop carries."""
+  """The loop's carry."""
   # `[B, L]` int32, the mask's token where a position is not filled.
   canvas: Array
   # `[B, D, L]` int32, canvases of the next forward; the first one is `canvas`.
@@ -74,7 +74,7 @@ class State:
 
 @flax.struct.dataclass
 class Filled:
-  """What `canvas.generate` returns."""
+  """The result of `canvas.generate`."""
   tokens: Array  # `[B, L]` int32; after an end of text, ends of text
   # `[B]` int32, tokens up to the end of text, which is counted; L without one
   lengths: Array

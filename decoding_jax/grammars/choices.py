@@ -14,7 +14,7 @@ def choice(texts: Sequence[str], pieces: Sequence[bytes], eos_id,
   """Returns the automaton that allows some texts.
 
   With `encode` there is one sequence of tokens for each text, so that the
-  probability of a sequence is that of the item, and beams are items. Without
+  probability of a sequence is the item's, and beams are items. Without
   it, a text may be spelled in any way that the vocabulary has.
 
   Args:

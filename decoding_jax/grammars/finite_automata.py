@@ -65,7 +65,7 @@ def add_text(nfa: Nfa, start: int, text) -> int:
 
 
 def add_dfa(nfa: Nfa, start: int, dfa: Dfa) -> int | None:
-  """Adds the texts of an automaton; returns the state after, None for none."""
+  """Adds the texts of an automaton; returns the state after, None if empty."""
   if is_empty(dfa):
     return None
   end = add_state(nfa)

@@ -66,7 +66,7 @@ class Repeat(NamedTuple):
 
 
 class Ahead(NamedTuple):
-  """What follows begins with a part, or does not."""
+  """Look-ahead: the text that follows begins with a part, or does not."""
   part: Any
   holds: bool
 

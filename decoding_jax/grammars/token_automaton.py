@@ -157,7 +157,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   """Returns an automaton that ends a text after any of some strings.
 
   A string may end anywhere in a token. The text keeps the string and the rest
-  of that token; then comes a token that ends texts. The search is that of Aho
+  of that token; then comes a token that ends texts. The search is by Aho
   and Corasick (1975), over the bytes of tokens.
 
   Args:

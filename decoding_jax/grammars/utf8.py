@@ -15,7 +15,7 @@ _SIZES = ((0, 0x7f), (0x80, 0x7ff), (0x800, 0xffff), (0x10000, 0x10ffff))
 
 @dataclasses.dataclass
 class Target:
-  """What leads to a state: sequences of ranges of bytes, each made once."""
+  """A state, and the sequences of ranges of bytes to it, each made once."""
   nfa: Nfa
   end: int
   tails: dict = dataclasses.field(default_factory=dict)

@@ -114,7 +114,7 @@ def cores() -> int:
 
 
 def is_cpu(device) -> bool:
-  """Tells whether a device is a CPU, whose memory is that of its host."""
+  """Tells whether a device is a CPU, whose memory is its host's."""
   return device.platform == "cpu"
 
 

@@ -34,7 +34,7 @@ class _Sizes(NamedTuple):
 
 
 class _Static(NamedTuple):
-  """What a kernel is compiled for."""
+  """Static arguments that a kernel is compiled for."""
   cap: float
   sizes: _Sizes
   slots: int

@@ -61,7 +61,7 @@ def is_split(x) -> bool:
 
 
 class Layout(NamedTuple):
-  """How a cache is split: mesh axis, its n devices, s of the same heads."""
+  """Split of a cache: mesh axis, its n devices, s of the same heads."""
   axis: str | None
   number: int
   ways: int

@@ -21,7 +21,7 @@ def make(num_children: int, step_length: int, expansions: int,
   The open partial text of the least path_weight * g + h is continued in
   `num_children` ways by a step, and the search ends when a complete text is the
   next one. A cost is the maximum of the reward less the reward, or minus the
-  reward if it has no maximum: h is that of the text itself, g the sum of those
+  reward if it has no maximum: h is the text's own reward, g the sum of those
   of the texts that it continues. The paper's g and h are not
   public in full; path_weight=0 is greedy best-first search.
 

@@ -8,7 +8,7 @@ EXAMPLES = (dict(num_samples=3),)
 
 
 def make(num_samples: int) -> Method:
-  """Makes best of n: draws n texts, and takes that of the highest reward.
+  """Makes best of n: draws n texts, and takes the one of highest reward.
 
   Of equal rewards the more probable text is taken. For temperatures above 0.
 

@@ -20,7 +20,7 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
   reward_weight * R(text, c, roll-out); of equal ones the more probable is
   taken, then the smaller id. A roll-out ends where the text does.
 
-  The first forward of a roll-out is reused as that of the chosen token. So a
+  The first forward of a roll-out is reused for the chosen token. So a
   token costs n forwards of k tokens, and the first token one more; where the
   draft rolls out, n of its forwards, and one of the target.
 

@@ -38,7 +38,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
     reward_weight: lambda.
     acceptance_threshold: a is high from here on; 0 to 1.
     reward_threshold: a reward passes from here on; None: a reward passes that
-      is higher than that of the committed text, or at its maximum.
+      is higher than the committed text's, or at its maximum.
     rollout: "target" or "draft", the model that rolls out in CDLH.
 
   Returns:

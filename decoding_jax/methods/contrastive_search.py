@@ -24,7 +24,7 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
 
   For temperature 0. Of the most probable tokens v, the one with the largest
   (1 - penalty) p(v) - penalty max_j cos(h_v, h_j) is taken, where h_j are the
-  hidden states of prompt and text, and h_v is that of the candidate; of equal
+  hidden states of prompt and text, and h_v is the candidate's; of equal
   ones the more probable.
 
   The target must keep hidden states: `transformer.with_features(config,

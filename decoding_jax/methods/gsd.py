@@ -20,7 +20,7 @@ def make(nodes: int, width: int, depth: int, branching: int = 4,
     repeat: tokens before a node that two nodes of the same token must share
       to have the same children.
     min_probability: of a token, after those before it, to have children.
-    min_share: of a token's probability in that of its best sibling.
+    min_share: of a token's probability in its best sibling's.
 
   Raises:
     ValueError: if a size is not a positive integer, or a number not in 0 to 1.

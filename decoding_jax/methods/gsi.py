@@ -22,7 +22,7 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
 
   For each segment the draft model draws n continuations, and one forward of the
   target scores them. One is drawn in proportion to exp(beta r~), r~ = r +
-  (log t - log d) / beta the tilted reward, r that of the text so far, t and d
+  (log t - log d) / beta the tilted reward, r the text's so far, t and d
   the probabilities of the continuation under target and draft. If its tilted
   reward is under a threshold u, the target draws n itself, of which one is
   drawn in proportion to exp(beta r). As n grows a segment has the
@@ -33,7 +33,7 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
     segment: tokens of a segment, at most.
     reward_weight: beta, positive.
     threshold: u; None: the target draws only if it allows none of the drafts.
-    end: a token that ends a segment, such as that of a blank line; None for
+    end: a token that ends a segment, such as a blank line's; None for
       none.
 
   Returns:

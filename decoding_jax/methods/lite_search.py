@@ -31,7 +31,7 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
   one step; its first child is greedy, the others are samples. How many children
   it may have is the number C of samples of which one is right with probability
   `confidence`, divided by its depth; its own value counts there together with
-  that of the greedy text, which counts less the deeper it is.
+  the greedy text's, which counts less the deeper it is.
 
   A search ends with a complete text that is worth more than `min_value` and no
   less than the greedy one, with `max_leaves` complete texts, when a complete
@@ -48,7 +48,7 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
     max_budget: children of a text, at most; 2 or more.
     min_value: value of a text that is good enough.
     max_leaves: complete texts.
-    logits: whether the reward is a logit, such as that of a reward model of
+    logits: whether the reward is a logit, such as a reward model's of
       preferences, whose sigmoid is the value.
 
   Returns:

@@ -11,7 +11,7 @@ def make(branching, window: int = 64, verification: str = verifiers.USUAL
          ) -> Method:
   """Makes a method whose draft model is a masked-diffusion model.
 
-  The draft model is that of `canvas.as_draft`: it fills masked positions after
+  The draft model comes from `canvas.as_draft`: it fills masked positions after
   the text. As for DFlash (arXiv 2602.06036) one forward drafts a block; the
   distribution of the drafts is a product, of which siblings are drawn without
   replacement.

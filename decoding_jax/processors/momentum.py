@@ -27,7 +27,7 @@ def momentum(vocab_size: int, window: int, *, resistance: float = 0.2,
   candidate would repeat too much, the most probable one is taken.
 
   For temperature 0, with any method: the greedy text of the processed model is
-  that of momentum decoding, and a drafted tree gives several of its tokens a
+  momentum decoding's, and a drafted tree gives several of its tokens a
   call. Its logits are these scores, so that log-probabilities of a generation
   are none of the model's.
 

@@ -68,7 +68,7 @@ class _Options(NamedTuple):
 
 @dataclasses.dataclass
 class _Record:
-  """What changes from call to call; used under its lock."""
+  """State that changes from call to call; used under its lock."""
   report: HostReport
   known: dict
   lock: Any

@@ -38,7 +38,7 @@ def refilled(rows: int) -> int:
 
 @flax.struct.dataclass
 class _Queue:
-  """What the loop over chunks and steps carries."""
+  """The carry of the loop over chunks and steps."""
   # Of the B rows; a row that joins is done, and its text the last one. Its
   # caches hold what has been read of the next prompt.
   state: DecodeState
@@ -233,7 +233,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
   def rounds(carry):
     state, members, taken, steps, results = carry
     state, members, taken = refill(state, members, taken)
-    # The context is that of the rows as long as none of them is replaced.
+    # The context fits the rows as long as none of them is replaced.
     state, steps = jax.lax.while_loop(
         lambda x: ~_enough(x[0].done, taken < total, size),
         functools.partial(step, _take(context, members)), (state, steps))

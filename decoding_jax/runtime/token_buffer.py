@@ -76,7 +76,7 @@ def append(buffer, length, values, count):
 
 
 def result(state: DecodeState):
-  """What is returned of each row, by name: its text and its counts."""
+  """Returns each row's text and counts, by name."""
   return {"tokens": state.tokens, "log_probs": state.log_probs,
           "length": state.length, "stats": state.stats}
 
@@ -91,7 +91,7 @@ def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
 
 
 def commit(state: DecodeState, tokens, log_probs, count, eos_id):
-  """Commits new tokens to the text, cut at its end and that of the budget.
+  """Commits new tokens to the text, cut at its end and the budget's.
 
   Args:
     state: what was committed so far.

@@ -41,7 +41,7 @@ class Rules(NamedTuple):
   # the first time.
   choose: Callable[..., Array]
   # `(context, cost [B, 1], parent [B, 1], values [B, K]) -> [B, K]`, costs of
-  # children by that of their parent and the values of both.
+  # children by their parent's and the values of both.
   cost: Callable[..., Array]
   # `(context, nodes) -> [B, M]`; the highest is the best.
   priority: Callable[..., Array]
@@ -60,7 +60,7 @@ class Rules(NamedTuple):
 
 @flax.struct.dataclass
 class _Search:
-  """What a search carries from expansion to expansion."""
+  """The carry of a search from expansion to expansion."""
   nodes: Nodes
   block: Block
   over: Array

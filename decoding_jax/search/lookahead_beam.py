@@ -25,7 +25,7 @@ class Sizes(NamedTuple):
 
 @flax.struct.dataclass
 class _Beams:
-  """What a search carries from token to token."""
+  """The carry of a search from token to token."""
   texts: Texts  # the beams, `[B, W, ...]`
   # `[B, W]` float32, of each text; -inf of a beam that only fills up W.
   log_probs: Array

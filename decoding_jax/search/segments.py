@@ -39,7 +39,7 @@ class Sampler(NamedTuple):
 
 @flax.struct.dataclass
 class Segments:
-  """What was drawn."""
+  """Drawn segments."""
   tokens: Array  # `[B, n, T]` int32
   valid: Array  # `[B, n, T]` bool; False after the end of a segment
   # `[B, n]` float32, of the whole segment under the distribution that it is

@@ -48,7 +48,7 @@ class Texts:
 
 @flax.struct.dataclass
 class Extended:
-  """What `extend` returns."""
+  """The result of `extend`."""
   texts: Texts  # the longer texts
   block: Block  # with the keys of all tokens but the newest ones
   # `[B, W, V]` float32, of the first forward; 0 where there was none.

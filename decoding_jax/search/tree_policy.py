@@ -31,7 +31,7 @@ class Policy(NamedTuple):
 
 @flax.struct.dataclass
 class Nodes(search_tree.Tree):
-  """The nodes of each row; expansion 0 is that of the root. A value is the
+  """The nodes of each row; expansion 0 expands the root. A value is the
   largest reward of a text through the node, 0 of one without."""
   priors: Array  # `[B, M]` float32, probability after the parent; 0 of none
   counts: Array  # `[B, M]` int32, texts through the node
@@ -41,7 +41,7 @@ class Nodes(search_tree.Tree):
 
 @flax.struct.dataclass
 class _Search:
-  """What a search carries from simulation to simulation."""
+  """The carry of a search from simulation to simulation."""
   tree: Nodes  # the nodes
   block: Block  # keys of their tokens, and of a text's rest
   # S completed texts of each row, as far as there are, without masks.
@@ -200,7 +200,7 @@ def _expand(policy: Policy, context: Context, tree: Nodes, nodes, number,
 def _learn(tree: Nodes, on_way, value, running) -> Nodes:
   """Takes a value up to the root, in one row."""
   on_way &= running
-  # A node whose values are all negative has not that of no text, 0.
+  # A node whose values are all negative must not get 0, the value of no text.
   first = tree.counts == 0
   values = jnp.where(first, value, jnp.maximum(tree.values, value))
   return tree.replace(

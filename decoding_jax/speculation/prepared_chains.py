@@ -38,7 +38,7 @@ _NO_OUTCOME = -1
 
 @flax.struct.dataclass
 class _Chain:
-  """What the target scores."""
+  """The chain that the target scores."""
   tokens: Array  # `[B, D]` int32
   log_probs: Array  # `[B, D, V]` float32, of which they are samples
   prepared: Array  # `[B]` bool, whether they were there at once
@@ -46,7 +46,7 @@ class _Chain:
 
 @flax.struct.dataclass
 class _Prepared:
-  """What the drafter has."""
+  """The drafter's state."""
   chain: Array  # `[B, D]` int32, what the target scores
   guesses: Array  # `[B, G]` int32, tokens that may follow its prefixes
   tokens: Array  # `[B, G, D]` int32, drafted after these

@@ -36,7 +36,7 @@ class News:
 
 @flax.struct.dataclass
 class Drafting:
-  """What a drafter has."""
+  """The drafter's state."""
   keys: Array  # `[B]`, of the rows
   cache: Cache  # of the draft model
   news: News  # what it heard last

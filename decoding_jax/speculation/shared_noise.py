@@ -13,7 +13,7 @@ _STREAM = 2**32 - 1
 
 def noise_keys(keys, length, depth: int):
   """Returns `[B, D + 1]` keys of the Gumbel vectors of the next positions.
-  Level 0, 1, ..., D of a tree has one each, which is that of the position
+  Level 0, 1, ..., D of a tree has one each, which is the position's
   whichever step comes to it. `keys [B]` are the rows', unchanged by steps."""
   streams = jax.vmap(random.fold_in, (0, None))(keys, jnp.uint32(_STREAM))
   positions = length[:, None] + jnp.arange(depth + 1)[None]

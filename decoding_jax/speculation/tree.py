@@ -148,9 +148,9 @@ def from_parents(tokens, parents, valid) -> DraftTree:
   """Returns a tree of any shape, without log-probabilities.
 
   Args:
-    tokens: `[B, M]` int32, that of the root first.
-    parents: `[B, M]` int32, each lower than the node's own index; that of the
-      root is not read.
+    tokens: `[B, M]` int32, the root's first.
+    parents: `[B, M]` int32, each lower than the node's own index; the
+      root's is not read.
     valid: `[B, M]` bool, which nodes may be tested; descendants of a node that
       may not are taken to be not valid either.
   """

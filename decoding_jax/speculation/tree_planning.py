@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Acceptance(NamedTuple):
-  """What is accepted where; `metrics.acceptance_by_rank` counts it."""
+  """Acceptance rates by node; `metrics.acceptance_by_rank` counts them."""
   # `[K]`, of a sibling of each rank, those before it rejected.
   by_rank: np.ndarray
   # `[D]`, how much more than on average is accepted at depth 1, ..., D; the
@@ -68,7 +68,7 @@ def _split(hit, first, rest):
 
 
 def _of_rank(accept, rank, depth):
-  """Of a sibling, those before it rejected; 0 beyond the ranks known."""
+  """Returns a sibling's rate, earlier ones rejected; 0 beyond the ranks."""
   if rank >= len(accept.by_rank):
     return 0.0
   return 1 - (1 - accept.by_rank[rank])**_last(accept.hazard, depth)

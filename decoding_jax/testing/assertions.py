@@ -202,8 +202,8 @@ def _tests(case, counts, target):
   """Findings whose bias is still a function of the number of tests."""
   length = counts.ndim
   for n in range(1, length + 1):
-    observed = counts.sum(axis=tuple(range(n, length)))
-    yield _finding(case, f"tokens 1 to {n}" if n > 1 else "token 1", observed,
+    yield _finding(case, f"tokens 1 to {n}" if n > 1 else "token 1",
+                   *exactness.beginnings(n, counts),
                    exactness.joint_distribution(target, 0, n))
   for before in range(len(target)):
     after = sum(counts.sum(axis=tuple(
@@ -221,7 +221,7 @@ def _finding(case, test, observed, probs):
     return smallest_bias(np.count_nonzero(probs) - 1, total, likely,
                          MIN_P_VALUE / tests)
 
-  return Finding(case, test, exactness.p_value(observed, probs), bias)
+  return Finding(case, test, exactness.chi_square(observed, probs), bias)
 
 
 def smallest_bias(freedom: int, total, likely, level: float) -> float:

@@ -330,7 +330,7 @@ def _check_samples(drafter, looks):
 
 
 def _check_same(row, together: _Look, alone: _Look):
-  """Checks that a row's tree is that of the row without the others."""
+  """Checks that a row's tree is the same without the other rows."""
   many = jax.tree.map(lambda x: x[row], together.tree)
   one = jax.tree.map(lambda x: x[0], alone.tree)
   same = np.array_equal(many.valid, one.valid) and all(

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Reward(NamedTuple):
-  """What a text is worth, read token after token; hashable.
+  """The worth of a text, read token after token; hashable.
 
   The functions see one row. What all rows share is in `params`; what is a
   row's own in `constraint`, a tree of arrays, or None.
@@ -59,7 +59,7 @@ class Reward(NamedTuple):
 
 @flax.struct.dataclass
 class Context:
-  """What does not change from step to step; models and reward are static.
+  """Inputs that stay constant from step to step; models and reward are static.
 
   Attributes:
     target: the model whose distribution is kept, or searched.
@@ -160,7 +160,7 @@ class Stats:
     extra: dict of a method's own counts. Tree methods have
       `tested_by_rank [B, K]` and `accepted_by_rank [B, K]`, int32, of the
       children of sibling rank 0, 1, ... on the path. Where a reward is given,
-      any method has `reward [B]` float32, that of the whole text.
+      any method has `reward [B]` float32, of the whole text.
   """
   target_calls: Array
   draft_calls: Array
@@ -186,7 +186,7 @@ class Stats:
 
 @flax.struct.dataclass
 class DecodeState:
-  """What the loop of a generation carries.
+  """The carry of a generation's loop.
 
   In tree methods the newest token of a row is the root of its next tree and not
   yet in any cache. The draft cache may be one token shorter still: no drafter
@@ -222,7 +222,7 @@ class DecodeState:
 
 @flax.struct.dataclass
 class Generation:
-  """What `generate` returns.
+  """The result of `generate`.
 
   Attributes:
     tokens: `[B, P + max_new_tokens]` int32: prompt, what was generated, PAD.

@@ -9,7 +9,7 @@ from decoding_jax.types.models import Array, Block
 
 
 class Draws(enum.Enum):
-  """How the children of a node are drawn, which decides what can verify them.
+  """The way children of a node are drawn, which decides what can verify them.
 
   The value says it in words, for errors.
 
@@ -82,7 +82,7 @@ class DraftTree:
   """A tree of drafted tokens, the root at index 0, parents before children.
 
   Siblings are in the order in which they were drawn: recursive rejection
-  depends on it. A node's position in the text is that of the root plus its
+  depends on it. A node's position in the text is the root's plus its
   number of ancestors, whatever the layout.
 
   Attributes:
@@ -194,7 +194,7 @@ class Drafter(NamedTuple):
 
 @flax.struct.dataclass
 class Seen:
-  """What a drafter learns from after a step.
+  """The step's outcome, from which a drafter learns.
 
   Attributes:
     tree: that it has proposed.

@@ -20,7 +20,7 @@ UPDATES = "updates"
 
 @flax.struct.dataclass
 class Block:
-  """What one or more `forward` calls have just computed, a slot a token.
+  """Keys, values and features of recent `forward` calls, a slot a token.
 
   Leading axes, such as a layer axis of scanned layers, may come before `B` in
   keys and values.
@@ -40,7 +40,7 @@ class Block:
 
 @flax.struct.dataclass
 class States:
-  """What recurrent layers know of a committed prefix, which has no slots.
+  """Recurrent layers' states of a committed prefix, which has no slots.
 
   A forward leaves in the block, as the feature `UPDATES`, by what each token
   changes the state of its parent; a node's state follows from the cache's and
@@ -60,7 +60,7 @@ class States:
 
 @flax.struct.dataclass
 class Cache:
-  """What is kept of the committed prefix; slot and position are the same.
+  """KV cache of the committed prefix; slot and position are the same.
 
   With `shared`, of L slots, slot i is for position L + i.
 
@@ -205,7 +205,7 @@ class Head(NamedTuple):
       (logits [B, W, V], draft)` of what follows each of the W nodes of a
       level, which are filled in; `nodes` has their `start` and `width`, see
       `expanders.Nodes`.
-    vocab_size: V, that of the target.
+    vocab_size: V, the target's.
     widths: F of each of the features that it reads.
     forwards: `(depth) -> number` of forwards of the head that a draft of so
       many levels costs.

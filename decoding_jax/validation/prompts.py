@@ -38,7 +38,8 @@ def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
 
 
 def check_shared(shared_prefix, target, draft) -> int:
-  """Returns the length of `shared_prefix [L]`, or raises ValueError."""
+  """Returns how many tokens of `shared_prefix [L]` are stored once: L, or 0 if
+  the target repeats them in each row. Raises ValueError for a wrong prefix."""
   shared_prefix = values.array("shared_prefix", shared_prefix)
   if shared_prefix.ndim != 1 or not shared_prefix.size or (
       not jnp.issubdtype(shared_prefix.dtype, jnp.integer)):
@@ -51,9 +52,7 @@ def check_shared(shared_prefix, target, draft) -> int:
     raise ValueError(f"shared_prefix={tokens}: 0 to {size - 1}, "
                      "the target's vocabulary, is needed.")
   if not target.reads_shared:
-    raise ValueError(
-        "shared_prefix: the target reads no Cache.shared (reads_shared=False), "
-        "so that prompts that begin with these tokens are needed instead.")
+    return 0
   if getattr(draft, "target_view", None):
     raise ValueError("shared_prefix: a draft model that reads the target's "
                      "cache needs prompts that begin with these tokens.")

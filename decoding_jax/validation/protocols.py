@@ -30,7 +30,7 @@ def _function(*names):
 # Cached: it takes longer than all other checks of a call of `generate`.
 @functools.lru_cache(maxsize=None)
 def _takes(function, names):
-  """Whether a function accepts these arguments, as far as Python knows."""
+  """Tells whether a function takes these arguments, as far as Python knows."""
   try:
     signature = inspect.signature(function)
   except (TypeError, ValueError):

@@ -35,7 +35,7 @@ def integers(name, x) -> tuple[int, ...]:
 
 
 def is_integer(x) -> bool:
-  """Whether a value is an integer of Python or numpy, and no boolean."""
+  """Tells whether a value is an integer of Python or numpy, and no boolean."""
   return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 

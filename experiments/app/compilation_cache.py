@@ -33,10 +33,7 @@ def keep(folder):
 
 
 def _drop_damaged(folder):
-  """Removes entries that are cut short, or have changed since `_record`.
-
-  Returns the digests of the others.
-  """
+  """Removes entries cut short or changed; returns digests of the others."""
   # JAX never replaces an entry: one that a kill has cut short would fail to
   # load at every start, and one of another name would be run. It warns of what
   # can be neither read nor removed, and compiles it again.

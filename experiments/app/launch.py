@@ -15,6 +15,7 @@ from absl import app
 from absl import flags
 from absl import logging
 import jax
+import ml_collections
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
@@ -150,7 +151,7 @@ def define_config(path, example):
 def _parts_of_configs():
   try:
     yield
-  except (IndexError, KeyError, ValueError) as e:
+  except (IndexError, KeyError, TypeError, ValueError) as e:
     # Errors that the config file itself raises are not meant.
     if config_path.__file__ not in [
         x.filename for x in traceback.extract_tb(e.__traceback__)]:
@@ -198,14 +199,21 @@ def _existing(value):
 
 def config(holder, *fields):
   """Returns the ConfigDict of a config flag; checks `fields` and numbers."""
-  with user_errors(OSError):
-    holder.value.lock()
-  _check_numbers("--config", holder.value.to_dict())
+  try:
+    with user_errors(OSError):
+      settings = holder.value
+  except flags.Error:  # It raises this for None.
+    settings = None
+  if not isinstance(settings, ml_collections.ConfigDict):
+    raise UserError("--config: get_config must return a ml_collections."
+                    f"ConfigDict, not a {type(settings).__name__}.")
+  settings.lock()
+  _check_numbers("--config", settings.to_dict())
   for name in fields:
-    if name not in holder.value:
+    if name not in settings:
       raise UserError(f"--config has no field {name!r}: a config of this "
                       "experiment is needed.")
-  return holder.value
+  return settings
 
 
 def _parse_flags(argv):
@@ -227,9 +235,12 @@ def _parse_flags(argv):
     # A config file that raises: only its message, not the traceback around it.
     _fail(_root(e) if "Traceback" in str(e) else e)
   except AttributeError as e:
+    root = _root(e)
+    if "get_config" in str(root):
+      _fail(f"--config: {root}: a function that returns a ConfigDict.")
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
-    _fail(f"--config has no field {_root(e)}{hint}")
+    _fail(f"--config has no field {root}{hint}")
   except (OSError, UserError) as e:
     _fail(e)
 

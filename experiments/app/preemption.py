@@ -58,7 +58,7 @@ def forget() -> None:
 
 
 def stop_requested() -> bool:
-  """Whether SIGTERM came."""
+  """Tells whether SIGTERM came."""
   return _state["asked"]
 
 
@@ -112,7 +112,7 @@ def _watch(signalled, heard):
 
 
 def _end():
-  """As `launch.run` ends a program that was stopped."""
+  """Ends a stopped program as `launch.run` does."""
   with contextlib.suppress(OSError, ValueError):
     sys.stdout.flush()
     print(_MESSAGE, end="", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Computes the share of a run's time that this device needs at least.
 
 The forwards of a run are known: of the prompt, of drafts, of scoring. Each has
-its bound (`experiments.timing.roofline`); their sum is that of the run.
+its bound (`experiments.timing.roofline`); their sum is the run's.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ def note(roof):
 def from_runs(roof, config, pair, methods):
   """Returns `record -> lower bound on its seconds`, None for 4-bit weights.
 
-  A record's own `bandwidth` replaces that of the roofline.
+  A record's own `bandwidth` replaces the roofline's.
   """
   def bound(record):
     entry = entries.of_record(record)

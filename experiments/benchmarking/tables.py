@@ -20,7 +20,7 @@ def rows(records, bounds=None) -> list[dict]:
 
   `bounds` is `record -> seconds`, the hardware's lower bound. `rate` and
   `steps` are [median, least, most] over the rounds; `same` and `any` the rate
-  over that of the best exact rival of the same batch and temperature, in the
+  over the best exact rival's of the same batch and temperature, in the
   same dtype and in any, and `rivals` these two rows. None is unknown; `error`
   says why.
   """

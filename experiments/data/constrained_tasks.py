@@ -26,6 +26,7 @@ from models.text import tokenizers
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 # Prompts, references and constraints of a split of CommonGen.
 _COMMONGEN = ("{}.src_alpha.txt", "{}.tgt.txt", "{}.constraint.json")
+_WORD_SETS = pathlib.Path(__file__).parent / "word_sets.jsonl"
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
 # Prompts to look at for each one that has identifiers.
 _SPARE = 4
@@ -128,6 +129,21 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
+  words, references, concepts = (_of_folder if config.corpus else
+                                 _word_sets)(config)
+  return Task(_commongen_prompts(config, pair.tokenizer, words), references,
+              pair.eos_id,
+              task_rewards.lexical(concepts, pair, config.max_new_tokens))
+
+
+def _word_sets(config):
+  """Returns words, references and forms of the sets that come along."""
+  sets = constraint_file.load(str(_WORD_SETS), config.examples)
+  return ([" ".join(forms[0] for forms in x.words) for x in sets],
+          [x.reference for x in sets], [x.words for x in sets])
+
+
+def _of_folder(config):
   folder = pathlib.Path(config.corpus)
   names = [name.format(config.split) for name in _COMMONGEN]
   for name in names:
@@ -145,9 +161,7 @@ def _commongen(config, pair):
     raise ValueError(
         f"examples={config.examples}: '{folder}' has {len(words)} concept "
         f"sets, {len(references)} references, {len(concepts)} constraints.")
-  return Task(_commongen_prompts(config, pair.tokenizer, words), references,
-              pair.eos_id,
-              task_rewards.lexical(concepts, pair, config.max_new_tokens))
+  return words, references, concepts
 
 
 def _commongen_prompts(config, tokenizer, words):

@@ -47,7 +47,7 @@ def _shuffle():
     given = line(rng)
     return [], given, [given[i] for i in rng.permutation(len(given))]
 
-  # As many orders as there are: that of the prompt is one of them.
+  # As many orders as there are: the prompt's is one of them.
   return Task(draw, lambda _, given, answer: sorted(answer) == sorted(given))
 
 

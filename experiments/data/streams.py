@@ -1,7 +1,7 @@
 """Training data: windows of Python modules, of documents or of dialogues.
 
 The texts of a split are one stream of tokens, with an end of text after each.
-`config.corpus` is a folder of Python modules, by default that of the standard
+`config.corpus` is a folder of Python modules, by default the standard
 library; or a file of documents; or, with `config.dialogues`, the folder of a
 file of `preference_pairs`, whose dialogues are all learned, so that answers
 differ enough for a reward to choose from.

@@ -60,7 +60,7 @@ class Opened(NamedTuple):
   # The target with what the draft needs of it.
   target: dj.LanguageModel
   target_params: Any
-  # A draft model or head; None for none.
+  # A draft model or head; None without one.
   draft: dj.LanguageModel | dj.Head | None = None
   draft_params: Any = None
   size: int = 0  # number of parameters that drafting reads
@@ -80,7 +80,7 @@ class Placing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-  """What drafts for a target; this one is of methods that need nothing."""
+  """A draft for a target; this one is of methods that need nothing."""
   name: str = ""  # as `--draft` has it
 
   def __str__(self):
@@ -88,17 +88,17 @@ class Draft:
 
   @property
   def is_model(self) -> bool:
-    """Whether it drafts for methods that need a draft model."""
+    """Tells whether it drafts for methods that need a draft model."""
     return bool(self.name)
 
   @property
   def is_head(self) -> bool:
-    """Whether it reads features of the target."""
+    """Tells whether it reads features of the target."""
     return False
 
   @property
   def of_target(self) -> bool:
-    """Whether its parameters are the target's."""
+    """Tells whether its parameters are the target's."""
     return False
 
   def saved_weights(self, target) -> str:
@@ -153,7 +153,7 @@ class Draft:
 
 
 class OfTarget(Draft):
-  """What drafts with the parameters of the target."""
+  """A draft with the parameters of the target."""
   # A subclass has `model(config)`, which drafts for a target of this config.
 
   @property
@@ -196,7 +196,7 @@ def needs_draft(method) -> bool:
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
   """Returns a model's `transformer.Config`; no parameter is read."""
-  # `dtype` "" is that of the file; layers are scanned as `--scan_layers` says.
+  # `dtype` "" is the file's; layers are scanned as `--scan_layers` says.
   config = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(config, dtype=dtype or config.dtype,
                              weights=weights,

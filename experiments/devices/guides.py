@@ -3,7 +3,7 @@
 A guide is a function of this module, from a pair whose parameters have been
 read and its sizes to the pair with the guided target; `models.guided` has the
 mathematics. What is drafted stays as it is, and every method that keeps the
-target's distribution keeps that of the guided target.
+target's distribution keeps the guided target's.
 """
 
 import inspect

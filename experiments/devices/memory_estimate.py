@@ -48,7 +48,7 @@ class Need(NamedTuple):
   caches: int
   # Of the target at the nodes of a tree, and distributions of the drafter.
   logits: int
-  # Ancestor masks of a tree, the drafted one and that of its scoring.
+  # Ancestor masks of a tree, when drafted and when scored.
   masks: int
   temporaries: int  # of the largest forward
 

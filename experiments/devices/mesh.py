@@ -300,7 +300,7 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
           device_bytes=None, shared=0):
   """Traces the program of `generate` for devices that may be absent."""
   # The parameters of `pair` are `stand_ins`. `device_bytes` is the memory of
-  # each device, None if unknown; that of this machine does not matter. `shared`
+  # each device, None if unknown; this machine's does not matter. `shared`
   # tokens of the prompts are common.
   pair = model_pair.for_method(pair, method)
 

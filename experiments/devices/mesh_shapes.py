@@ -119,7 +119,7 @@ def _gains(config, size):
   shapes = transformer.abstract_params(config)["layers"]
   layers = sum(math.prod(x.shape) * x.dtype.itemsize
                for x in jax.tree.leaves(shapes))
-  # Two a layer; that of the embedding would be there in any case.
+  # Two a layer; the embedding's would be there in any case.
   return layers * (1 - 1 / size) > 2 * config.num_layers * _BYTES_OF_A_SUM
 
 

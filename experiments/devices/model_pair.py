@@ -35,7 +35,7 @@ class ModelPair(NamedTuple):
   draft_params: Any
   tokenizer: Any
   parameter_ratio: float  # parameters of the draft over the target's
-  eos_id: tuple[int, ...] | None = None  # tokens that end a text; None for none
+  eos_id: tuple[int, ...] | None = None  # tokens that end a text, or None
   # Of the parameters; None for one device.
   mesh: jax.sharding.Mesh | None = None
   # Where the target is read from, and types of both.
@@ -86,7 +86,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
               weights=quantization.DTYPE, draft_weights=""):
   """Opens a target and what drafts for it; parameters are shapes."""
   # `draft` is a name as in `drafts.parse`. `dtype`, `draft_dtype`: "" as saved;
-  # `draft_dtype` "" is that of the target. `draft_weights` "": 8 bits where a
+  # `draft_dtype` "" is the target's. `draft_weights` "": 8 bits where a
   # head is saved in them, else `weights`. The distribution that is preserved is
   # the target's in this type and format. A draft model with another tokenizer
   # drafts the tokens that both have; a warning says how many.

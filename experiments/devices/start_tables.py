@@ -28,9 +28,9 @@ _SUFFIX = ".npz"
 
 
 class StartTable(NamedTuple):
-  """What drafters of one family begin with."""
+  """The start table of one family of drafters."""
   kind: str  # one of `KINDS`
-  params: dj.types.Params  # `draft_params` of such a method, see there
+  params: dj.types.Params  # `draft_params` of a method of the family
   path: str = ""  # file that it was read from; "" for none
 
 
@@ -106,7 +106,7 @@ def _check_arrays(family, arrays, vocab_size):
 
 
 def params(table: StartTable | None, method: dj.Method):
-  """Returns `draft_params` of a method without a draft model; None for none."""
+  """Returns `draft_params` of a method without a draft model, or None."""
   return table.params if table and table.kind == _family(method) else None
 
 

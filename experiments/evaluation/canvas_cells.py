@@ -110,7 +110,7 @@ def counts(timed, examples) -> dict:
 def figures(record, baseline, seed) -> dict[str, list]:
   """Returns accuracy, forwards a token and rates, with 95 % intervals.
 
-  The speed-up is over `baseline_rate`, that of the baseline's record timed in
+  The speed-up is over `baseline_rate`, of the baseline's record timed in
   the course of this one.
   """
   right, emitted = (np.array(record[name], float)

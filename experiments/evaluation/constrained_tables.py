@@ -6,6 +6,7 @@ import numpy as np
 
 from experiments.app import text_tables
 from experiments.harness import figures
+from experiments.scoring import intervals
 from experiments.scoring import task_rewards
 
 # Titles and format specs of figures.
@@ -28,7 +29,29 @@ def terminal(records) -> str:
   """Formats the table of `constrained_cells.measure` as plain text."""
   lines = _lines(records, "", text_tables.plus_minus, _LONG)
   return (f"{text_tables.plain_table(lines)}\n\nCalls are per committed token; "
-          "± is half of the 95 % interval.")
+          f"± is half of the 95 % interval. {verdict(records)}").rstrip()
+
+
+def verdict(records) -> str:
+  """Returns a sentence about the best CDSL and the best CDLH; "" without both.
+  Of methods of equal scores the best has the fewest target calls."""
+  name = task_rewards.first(records[0]["metrics"])
+  score = task_rewards.SCORES[name]
+  found = [max((r for r in records if r["label"].startswith(method)),
+               default=None, key=lambda r: (r["metrics"][name][0],
+                                            -r["metrics"]["target_calls"][0]))
+           for method in ("CDSL", "CDLH")]
+  if None in found:
+    return ""
+  ours, theirs = (np.array(r[name], float) for r in found)
+  interval = score.scale * intervals.interval(ours - theirs, np.ones(len(ours)),
+                                              0)
+  difference, low, high = (f"{x:+.{score.digits}f}" for x in interval)
+  ours, theirs = (
+      f"{r['label']} has {r['metrics'][name][0]:.{score.digits}f} at "
+      f"{r['metrics']['target_calls'][0]:.2f}" for r in found)
+  return (f"The best of each ({score.axis}): {ours} target calls a token, "
+          f"{theirs}; the difference is {difference} [{low}, {high}].")
 
 
 def write(workdir, records, config, about="") -> None:
@@ -38,7 +61,8 @@ def write(workdir, records, config, about="") -> None:
       f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
       f"{config.batch}. {_NOTE}",
       ("", _lines(records, "method", text_tables.interval)),
-      "\n".join(f"- {r['label']}: {r['spec']}" for r in records)])
+      "\n".join(f"- {r['label']}: {r['spec']}" for r in records),
+      verdict(records)])
   name, families = task_rewards.first(records[0]["metrics"]), {}
   for record in records:
     # Lines join the settings of a method.

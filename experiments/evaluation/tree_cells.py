@@ -31,7 +31,8 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
   tokenizer = pair.tokenizer if examples.metrics else None
 
   def warm_up(method, temperature):
-    return lambda: list(map(decode(method, temperature), shapes))
+    run = lambda: list(map(decode(method, temperature), shapes))
+    return run if config.references else None  # Counts need none.
 
   def record(method, temperature, records, seconds):
     known = [r for r in records if r["temperature"] == temperature]
@@ -60,7 +61,7 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
        for method in methods for t in temperatures],
       path, "emitted", "metrics", workers=cells.at_once(pair.mesh),
       first={(methods[0], t == 0): warm_up(methods[0], t)
-             for t in temperatures})
+             for t in temperatures if config.references})
 
 
 def decoder(config, pair, eos_id, method, temperature):
@@ -87,12 +88,11 @@ def sampling(config, temperature) -> dj.Sampling:
 def counts(method, timed, rows, size) -> dict:
   """Returns the counts and seconds of a cell, as JSON values.
 
-  Counts are of each prompt (extra ones of all together), `seconds`, `tokens`
-  and `row_steps` of each batch; `baseline_rate` is in tokens a second. `rows`
-  `[R]` are of `batches.make`, `size` rows at most are decoded together.
+  Counts are of each prompt (extra ones of all together); `seconds`, `tokens`,
+  `row_steps` of each batch; `baseline_rate` is in tokens a second. `rows` `[R]`
+  are of `batches.make`, `size` rows at most are decoded together.
   """
   stats = [out.stats for out in timed.outputs]
-  tokens = lambda outs: [int(out.stats.emitted.sum()) for out in outs]
   stats = jax.tree.map(
       lambda *parts: np.concatenate(parts)[rows].astype(int), *stats)
   log_probs = [np.asarray(out.log_probs).sum(axis=1) for out in timed.outputs]
@@ -104,15 +104,20 @@ def counts(method, timed, rows, size) -> dict:
       "log_prob": intervals.json_values(np.concatenate(log_probs)[rows]),
       "accepted_by_depth": stats.accepted_by_depth.tolist(),
       **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
-      "seconds": intervals.json_values(timed.seconds),
-      "tokens": tokens(timed.outputs),
       # A row's target calls are the steps that it took part in.
       "row_steps": [min(size, len(out.lengths)) * int(out.steps)
                     for out in timed.outputs],
-      "baseline_rate": metrics.token_rate(
-          tokens(out for out, _ in timed.references),
-          [seconds for _, seconds in timed.references]),
-      **_by_prompt(timed, rows)}
+      **(_rates(timed, rows) if timed.references else {})}
+
+
+def _rates(timed, rows):
+  tokens = lambda outs: [int(out.stats.emitted.sum()) for out in outs]
+  return {"seconds": intervals.json_values(timed.seconds),
+          "tokens": tokens(timed.outputs),
+          "baseline_rate": metrics.token_rate(
+              tokens(out for out, _ in timed.references),
+              [seconds for _, seconds in timed.references]),
+          **_by_prompt(timed, rows)}
 
 
 def _by_prompt(timed, rows):

@@ -70,7 +70,7 @@ def _of_all(cells, title, columns, rows):
   titles = {x: column for x, column in columns.items() if x in measured}
   return [(f"{title}, temperature {temperature:g}",
            pivot(some, rows, titles=titles, specs=_SPECS))
-          for (temperature,), some in _overall(cells)]
+          for (temperature,), some in _overall(cells) if titles]
 
 
 def by_category(cells, metrics=tuple(RESULTS)) -> list:

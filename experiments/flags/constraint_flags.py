@@ -72,7 +72,7 @@ def apply(pair: model_pair.ModelPair, prompt_length: int, budget: int,
 
 
 def form() -> bool:
-  """Whether flags give a grammar for the whole completion."""
+  """Tells whether flags give a grammar for the whole completion."""
   return bool(_REGEX.value or _JSON_SCHEMA.value or
               grammar_engine.GRAMMAR.value or grammar_engine.CHOICES.value)
 

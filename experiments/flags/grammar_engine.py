@@ -176,7 +176,7 @@ def _allowed(processor, params, texts, size):
 
 
 def _applied(params, *kinds):
-  """Returns the parameters of a processor of some types; None for none."""
+  """Returns the parameters of a processor of some types, or None."""
   while isinstance(params, dj.processors.AppliedParams):
     if isinstance(params.processor, kinds):
       return params.processor

@@ -21,7 +21,7 @@ REFERENCES = 6
 
 
 class Cell(NamedTuple):
-  """What becomes a line of results."""
+  """One line of results, before it is measured."""
   key: dict  # Tells its record from others; all cells have the same fields.
   # (records so far, seconds of its warm-up) -> other fields; with `error` it
   # has failed, and is tried again by the next start.
@@ -117,13 +117,13 @@ def timed(decode, baseline, batches, most=REFERENCES,
   """Decodes all batches, with timings of the baseline in between.
 
   Machines are noisy and drift, so a cell's speed is relative to the baseline in
-  the course of it, on at most `most` batches spread over the cell.
+  the course of it, on at most `most` batches spread over the cell, or none.
   """
   references, outputs, seconds = [], [], []
-  stride = -(-len(batches) // most)
+  stride = -(-len(batches) // max(most, 1))
   for i, batch in enumerate(batches):
     # In the middle of each stride, since the longest texts may come last.
-    if i % stride == stride // 2:
+    if most and i % stride == stride // 2:
       references.append(call(baseline, batch))
     out, time = call(decode, batch)
     outputs.append(out)

@@ -11,7 +11,7 @@ _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
 _COLORS = ("#CC79A7", "#0072B2", "#000000", "#999933", "#D55E00", "#009E73",
            "#E69F00", "#56B4E9", "#666666", "#882255", "#332288", "#8C510A",
            "#AA4499", "#117733", "#DDCC77", "#CC6677")
-# Their number has no divisor in common with that of colours, so that pairs do
+# Their number has no divisor in common with the colours', so that pairs do
 # not repeat soon.
 _MARKERS = "PX*pdosD^v<"
 _DPI = 100

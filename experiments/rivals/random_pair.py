@@ -25,8 +25,8 @@ from models.huggingface import convert
 TARGET, DRAFT, METADATA = "target", "draft", "metadata.json"
 # Largest allowed deviation of the overlap.
 TOLERANCE = 0.01
-# Root mean square of the core's channels. That of the others is about 1, so
-# that the final norm is nearly that of the core.
+# Root mean square of the core's channels. The others' is about 1, so that the
+# final norm is nearly the core's.
 _CORE_SCALE = 8.0
 # Texts that the distributions are compared on. The first ones are random; then
 # the target samples new ones until the overlap holds on texts not fitted to.

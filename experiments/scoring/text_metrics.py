@@ -49,7 +49,7 @@ def distinct_2(texts):
 
 def corpus_bleu(texts, references, seed=0):
   """Returns corpus BLEU, low and high (0..100) of its 95 % interval."""
-  # It is that of `sacrebleu.corpus_bleu`, the bootstrap is over texts; a single
+  # It equals `sacrebleu.corpus_bleu`, the bootstrap is over texts; a single
   # text has None for the latter two.
   scores = _sentence_bleus(texts, references)
   # Corpus BLEU adds up matches and n-grams by order, and both lengths.

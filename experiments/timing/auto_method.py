@@ -194,7 +194,7 @@ def _measure(start, specs) -> dict:
 def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
   """Yields samples for ever, text after text.
 
-  The first result of a text has its prefill, and that of the first text
+  The first result of a text has its prefill, and the first text's
   compiles: they are left out, as is a last one of fewer steps.
   """
   pair = model_pair.for_method(pair, method)

@@ -27,7 +27,7 @@ from models import transformer
 from models.heads.parts import target_ends
 from models.heads.parts import training
 
-# What the loss of a level counts, of that of the level before.
+# What the loss of a level counts, relative to the level before.
 _DECAY = 0.8
 
 
@@ -130,7 +130,7 @@ def objective(head: Chosen, loss, mesh=None):
 
 def evaluator(head: Chosen, mesh=None):
   """Compiles `(params, batch, target_params) -> metrics`."""
-  # `overlap` of the first level, sum_x min(t, d); that of the last one; and
+  # `overlap` of the first level, sum_x min(t, d); of the last one; and
   # what a chain of them all would bring if the levels were independent.
   levels_of = on_mesh.by_rows(mesh, lambda params, batch: _levels(
       head, params[0], batch, params[1], True))

@@ -76,7 +76,7 @@ def block_verification(teacher, student, tokens, weights):
              for x in logs]
   ratio = jnp.cumsum(of_text[1] - of_text[0], axis=1)
   before = jnp.pad(ratio[:, :-1], ((0, 0), (1, 0), (0, 0)))
-  # That of no token is 1.
+  # The product over no token is 1.
   least = jax.lax.cummin(before, axis=1)
   kept = jnp.exp(jnp.minimum(least[..., None] + logs[0],
                              before[..., None] + logs[1])).sum(axis=-1)

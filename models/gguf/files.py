@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 
 class File(NamedTuple):
-  """What is in a file."""
+  """The content of a file."""
   # Dict from keys to a number, bool, str, list of str or numpy array
   metadata: dict[str, Any]
   tensors: dict[str, Entry]  # Dict from names to `Entry`

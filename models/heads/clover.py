@@ -75,7 +75,7 @@ class _Connection(nn.Module):
 
 
 class _Clover(nn.Module):
-  """What comes before and after the augmenting block."""
+  """The parts before and after the augmenting block."""
   config: Config
 
   def setup(self):

@@ -38,7 +38,7 @@ class Config:
   version: int = 3  # 1, of EAGLE-1 and -2, or 3
   # Tokens that it can draft; 0: all of the target's. Of 3 alone.
   draft_vocab: int = 0
-  # Whether its output layer is that of the target, of the `draft_vocab` tokens
+  # Whether its output layer is the target's, of the `draft_vocab` tokens
   # alone. Of 3 alone.
   shared_output: bool = False
   own_embedding: bool = False  # Whether it has an embedding of its own
@@ -71,12 +71,12 @@ class Config:
 
   @property
   def reads_normed(self) -> bool:
-    """Whether it reads the target's last state after its norm."""
+    """Tells whether it reads the target's last state after its norm."""
     return self.version == 1
 
   @property
   def target_output(self) -> bool:
-    """Whether its logits are of the target's output layer, of all tokens."""
+    """Tells whether its logits come from the target's full output layer."""
     return self.version == 1
 
 

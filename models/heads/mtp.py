@@ -36,7 +36,7 @@ class Config:
 
   @property
   def reads_normed(self) -> bool:
-    """Whether it reads the target's normed state; that of MiMo does not."""
+    """Tells whether it reads the target's normed state; MiMo's does not."""
     return not self.masks_first
 
   @property

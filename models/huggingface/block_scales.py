@@ -28,7 +28,7 @@ def is_known(given) -> bool:
 
 def dequantized(path, tensors):
   """Returns the dict of `Tensor`, matrices multiplied by their scales. `path`
-  is that of the `config.json`, which has the sizes of blocks."""
+  is from the `config.json`, which has the sizes of blocks."""
   scales = {name for name in tensors if name.endswith(SCALE)
             and name.removesuffix(SCALE) in tensors}
   if not scales:

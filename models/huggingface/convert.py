@@ -30,7 +30,7 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
     folder: with `config.json` and `*.safetensors`, or files of torch, in one
       piece or with an index.
     scan_layers: whether the layers are to be scanned.
-    dtype: of parameters and activations; None: that of the folder.
+    dtype: of parameters and activations; None: the folder's.
     weights: of matrices, one of `quantization.WEIGHTS`.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters; None: on the default device.

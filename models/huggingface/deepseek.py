@@ -73,7 +73,7 @@ class HeadRows(NamedTuple):
   inputs: int
 
   def shape(self, shape):
-    """Returns the tensor's shape, from that of the parameter."""
+    """Returns the tensor's shape, from the parameter's."""
     heads = shape[0] // (self.sizes[1] if self.part else self.inputs)
     return (heads * sum(self.sizes), self.inputs)
 

@@ -70,7 +70,7 @@ def own_fields(config):
 
 
 def _caps(fields, family):
-  """Reads caps; null is no cap, an absent one is that of the family."""
+  """Reads caps; null is no cap, an absent one is the family's."""
   for name, default in zip(_CAPS, _DEFAULT_CAPS[family]):
     fields.setdefault(name, default)
   if family == "gemma3_text":

@@ -125,7 +125,7 @@ def config(folder, target: transformer.Config):
 
 def load(folder, target: transformer.Config, dtype: str | None = None,
          weights: str = quantization.DTYPE, target_params=None) -> Loaded:
-  """Reads a head. Its type is that of the target where `dtype` is None;
+  """Reads a head. Its type is the target's where `dtype` is None;
   `target_params` are needed where it shares the target's output layer. Raises
   FileNotFoundError; and ValueError, naming a field or tensor that is wrong or
   unlike the target."""
@@ -219,7 +219,7 @@ def _module(path, fields):
 
 
 def _format_of(module):
-  """Returns its format; that of a model's files for None."""
+  """Returns the format of a module; of a model's files for None."""
   return _formats().get(module, formats.Format(None, None, None))
 
 

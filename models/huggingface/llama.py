@@ -201,10 +201,10 @@ def _rotated(num_layers, every):
 
 
 def _rope(fields, row, max_length, part):
-  """Reads the rotary embedding; where layers have types, that of each type."""
+  """Reads the rotary embedding; where layers have types, one of each type."""
   if row.windows != _TYPED:
     return hf_rope.parse(fields, max_length, row.theta, part)
-  # A base next to the parameters is that of all layers.
+  # A base next to the parameters holds for all layers.
   theta = _take(fields, "rope_theta", row.theta)
   return layer_types.two_ropes(fields, max_length, theta, theta)
 
@@ -250,7 +250,7 @@ def _window(fields, family, layers, longest):
 
 
 class Family(NamedTuple):
-  """What sets a family apart from a Llama."""
+  """The differences of a family from a Llama."""
   # Fields of `transformer.Config` that no field of a file gives
   fixed: dict = {}
   tied: bool = False  # Whether embeddings are tied where no field says

@@ -133,7 +133,7 @@ class TensorSlice(NamedTuple):
   transposed: bool = False
 
   def shape(self, shape):
-    """Returns the tensor's shape, from that of the parameter."""
+    """Returns the tensor's shape, from the parameter's."""
     rows = sum(self.sizes) * shape[0] // self.sizes[self.part]
     shape = (self.skipped + rows, *shape[1:])
     return shape[::-1] if self.transposed else shape

@@ -21,6 +21,13 @@ from jinja2 import visitor
 MAX_SOURCE, MAX_SIZE = 1 << 18, 1 << 22
 # All that a rendering may cost: some 500,000 rounds of a loop, a few seconds.
 _BUDGET, _STEP = 1 << 29, 1000
+# An item that `_size` visits, in the characters that take as long; and what
+# slow filters cost for each character or item, of others 1.
+_ITEM = 32
+_PRICES = {
+    "indent": 4, "join": 8, "title": 16, "wordcount": 8, "dictsort": 64,
+    "groupby": 64, "list": 16, "map": 16, "max": 64, "min": 64, "reverse": 16,
+    "rejectattr": 16, "selectattr": 16, "sort": 64, "unique": 64}
 # What the sizes of all arguments of a method of a text may multiply to.
 _MAX_PRODUCT = 1 << 28
 _MAX_BITS, _MAX_DIGITS = 64, 7
@@ -61,7 +68,8 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
                      extensions=["jinja2.ext.loopcontrols", _Generation],
                      finalize=_finalize)
     self.filters = {
-        **{name: _limited(self.filters[name], name in _OF_TEXTS)
+        **{name: _limited(self.filters[name], name in _OF_TEXTS,
+                          _PRICES.get(name, 1))
            for name in (*_OF_TEXTS, *_OF_LISTS)},
         _ROUNDS: _rounds, _JOIN: _join, _ITEMS: _items, _TEXTS: _texts}
     self.tests = {name: _compared(test) for name, test in self.tests.items()}
@@ -185,8 +193,10 @@ def _data(node):
   return sum(len(x.data) for x in node.find_all(nodes.TemplateData))
 
 
-def _limited(function, of_texts):
+def _limited(function, of_texts, price=1):
   """Returns a filter that pays for what it reads and makes."""
+  # Filters that compare items change the case of all texts among them.
+  measure = _size if price == _PRICES["sort"] else _length
   first = hasattr(function, "jinja_pass_arg")
 
   @functools.wraps(function)
@@ -195,11 +205,11 @@ def _limited(function, of_texts):
     read = [*args[first:], *kwargs.values()]
     if of_texts:
       _check_product([abs(x) if type(x) is int else _text_size(x)
-                      for x in read])
+                      for x in read], price)
       if function.__name__ == "do_format":
         check_format(str(read[0]))
     else:
-      _pay(sum(map(_length, read)))
+      _pay(price * sum(map(measure, read)))
     result = function(*args, **kwargs)
     _pay(_text_size(result) if of_texts else _length(result))
     return result
@@ -249,9 +259,9 @@ def _finalize(context, value):
   return value
 
 
-def _pay(size):
+def _pay(size, step=_STEP):
   left = _left.get()
-  left[0] -= _STEP + size
+  left[0] -= step + size
   if left[0] < 0:
     raise jinja2.TemplateError("it takes too many steps")
 
@@ -265,10 +275,10 @@ def _product(sizes):
   return functools.reduce(lambda x, y: x * max(y, 1), sizes, 1)
 
 
-def _check_product(sizes):
+def _check_product(sizes, price=1):
   if _product(sizes) > _MAX_PRODUCT:
     raise jinja2.TemplateError("a text would be too long")
-  _pay(sum(sizes))
+  _pay(price * sum(sizes))
 
 
 def check_format(text: str) -> None:
@@ -299,10 +309,10 @@ def _text_size(value):
 
 def _size(value, strict=False, texts=True):
   """Returns characters and items of a value and of all that is in it."""
-  size, stack = 0, [value]
+  size, items, stack = 0, 0, [value]
   while stack:
     x = stack.pop()
-    size += 1
+    size, items = size + 1, items + 1
     if isinstance(x, str):
       size += len(x) if texts else 0
     elif isinstance(x, dict):
@@ -317,4 +327,5 @@ def _size(value, strict=False, texts=True):
       raise jinja2.TemplateError(f"a value of type {type(x).__name__} is no "
                                  "text")
     _check_size(size)
+  _pay(_ITEM * items, 0)
   return size

@@ -113,7 +113,7 @@ def _language_model(config, kept, prompts=0):
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
       halves=halves.of(_language_model, config, kept, prompts, forward),
-      # A state is that of a row, whatever its text begins with.
+      # A state belongs to a row, whatever its text begins with.
       reads_shared=not config.linear_key_heads,
       packs=not config.linear_key_heads, extra_ids=prompts)
 

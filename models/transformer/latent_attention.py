@@ -23,7 +23,7 @@ from models.transformer import parameters
 from models.transformer import quantization
 from models.transformer import rope
 
-# Of the norms within attention, whatever that of others is: as in the authors'
+# Of the norms within attention, whatever the others' is: as in the authors'
 # code, and in transformers.
 _EPS = 1e-6
 _HEADS = (parameters.HEADS, None)

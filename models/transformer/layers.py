@@ -53,7 +53,7 @@ def packing(tokens, shape) -> Packing:
 
 
 class AttentionView(NamedTuple):
-  """What the fresh tokens see of the text in a layer."""
+  """A layer's view: what its fresh tokens see of the text."""
   # By which queries and keys are rotated; None without rotation
   angles: rope.RotaryAngles | None
   # Mask `[B, 1 or T, S]` of what may be attended to in the cache
@@ -68,7 +68,7 @@ class AttentionView(NamedTuple):
   packing: Packing | None = None
 
   def of_layer(self, number):
-    """Returns the view of a layer, whose cache is that of all layers."""
+    """Returns the view of a layer, of a cache of all layers."""
     spans = [span._replace(layer=number)
              for span in (self.span, *self.shared[1:])]
     return self._replace(span=spans[0],

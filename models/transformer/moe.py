@@ -109,7 +109,7 @@ def _of_experts(activation, axes, share, x, stacks):
 
 def is_kernel(name) -> bool:
   """Returns whether a parameter of this name has an axis of experts. So it does
-  in a model with experts; else it is that of the one layer."""
+  in a model with experts; else it is the one layer's."""
   return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
 
 

@@ -38,7 +38,7 @@ _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 class View(NamedTuple):
-  """What the fresh tokens see of the text in a layer with a state. `mask [B, T,
+  """View of a layer with a state: what fresh tokens see. `mask [B, T,
   N]` has itself and its ancestors in the block; `newest [B, T, K]` are indices
   of the newest K tokens of its text, into the K - 1 of the cache and the N of
   the block."""
@@ -105,7 +105,7 @@ class Fresh(NamedTuple):
 
 
 class Projected(NamedTuple):
-  """What a layer computes of its inputs before the states. Query, key and value
+  """Values that a layer computes before the states. Query, key and value
   as in `Fresh`; `small` are `[B, T, H, R]`, and `inputs` the convolutions', of
   N slots."""
   query: types.Array
@@ -183,7 +183,7 @@ def time_steps(module, x):
 
 def scan(fresh: Fresh, state, updates, slot, mask):
   """Returns outputs `[B, T, H, R, V]`, and the updates of the N slots. The
-  state `[B, H, R, C, V]` is that of the committed prefix; `mask [B, T, N]` has
+  state `[B, H, R, C, V]` is the committed prefix's; `mask [B, T, N]` has
   each of the T fresh tokens and its ancestors."""
   keys = _write(updates["key"], fresh.key, slot)
   decays = _write(updates["decay"], fresh.decay, slot)

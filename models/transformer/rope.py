@@ -71,7 +71,7 @@ def frequencies(config) -> np.ndarray:
     dynamic: as they are. It changes the base only for texts that are longer
       than `max_length`, and there a key that was computed while the text was
       shorter is no longer right; so such a model ends at `max_length`;
-    yarn: the ramp is over the planes, from that of `rope_high_turns` to that of
+    yarn: the ramp is over the planes, from `rope_high_turns` to
       `rope_low_turns` (arXiv 2309.00071, section 3.2);
     longrope: each wavelength times a factor of its own (arXiv 2402.13753), of a
       short set for texts up to the original length, and of a long one. What is

@@ -77,7 +77,7 @@ def specs(config: architecture.Config, size: int,
       raise ValueError(
           f"parameter {name} has no mesh axes: parameters.declare(..., axes) "
           "says how it is split over devices, parameters.WHOLE for not at all.")
-    # An axis of one is that of scales after a sum over the inputs.
+    # An axis of one belongs to scales after a sum over the inputs.
     split = [MODEL if (axis not in (None, whole) and size > 1 and length > 1
                        and not counts[axis] % size) else None
              for axis, length in zip(axes, leaf.shape[-len(axes):])]

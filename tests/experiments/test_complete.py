@@ -24,23 +24,24 @@ _PROMPTS = ["import os", "def f", "import sys", "class A", "x = 1"]
 _TOO_LONG = "a b c d e f g h i j k l m n o p q r s t u v w x y z"
 
 
-def _complete(folders, prompts, workdir, *more):
-  process = helpers.start(
-      "-m", "experiments.complete", f"--prompts={prompts}",
-      f"--workdir={workdir}", f"--target={folders[0]}",
-      f"--draft={folders[1]}", "--method=rsd_s(2, 1)", "--max_new_tokens=6",
-      "--num_samples=2", f"--compilation_cache={workdir}/compiled", *more)
-  return (*process.communicate(), process.returncode)
+def _complete(python, folders, tmp_path, *more):
+  return python("-m", "experiments.complete", f"--target={folders[0]}",
+                f"--prompts={tmp_path / 'prompts.txt'}",
+                f"--workdir={tmp_path / 'run'}", *more)
 
 
-def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
+def test_texts_are_written_once_whatever_the_batch(python, folders, tmp_path):
   prompts, workdir = tmp_path / "prompts.txt", tmp_path / "run"
+  complete_ = lambda *more: _complete(
+      python, folders, tmp_path, f"--draft={folders[1]}",
+      "--method=rsd_s(2, 1)", "--max_new_tokens=6", "--num_samples=2",
+      f"--compilation_cache={workdir}/compiled", *more)
   prompts.write_text("\n".join([*_PROMPTS[:2], _TOO_LONG, *_PROMPTS[2:]]))
   path = workdir / "results.jsonl"
-  output, errors, status = _complete(folders, prompts, workdir, "--batch=4")
-  assert status == 0, errors
-  assert output.startswith("rsd_s(2x1): 10 texts, ")
-  assert "2 prompts were too long. Decoded on cpu." in output
+  got = complete_("--batch=4")
+  assert got.status == 0, got.errors
+  assert got.output.startswith("rsd_s(2x1): 10 texts, ")
+  assert "2 prompts were too long. Decoded on cpu." in got.output
   first = [json.loads(line) for line in path.read_text().splitlines()]
   by_name = {(r["prompt"], r["sample"]): r for r in first}
   assert sorted(by_name) == [(i, j) for i in range(6) for j in range(2)]
@@ -58,31 +59,25 @@ def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
   wrong = [f'{{"prompt": {x}, "sample": 0, "finish": "stop", "tokens": 1}}\n'
            for x in ("[1]", "99")]
   path.write_text("".join([*lines, lines[0], *wrong]))
-  output, errors, status = _complete(folders, prompts, workdir, "--batch=2",
-                                     "--queue=3", "--buckets=1")
-  assert status == 0, errors
+  got = complete_("--batch=2", "--queue=3", "--buckets=1")
+  assert got.status == 0, got.errors
   second = [json.loads(line) for line in path.read_text().splitlines()]
-  assert output.startswith("rsd_s(2x1): 10 texts, ") and len(second) == 15
+  assert got.output.startswith("rsd_s(2x1): 10 texts, ") and len(second) == 15
   for record in [*second[:6], *second[9:]]:
     expected = by_name[record["prompt"], record["sample"]]
     assert record["text"] == expected["text"]
     assert record["finish"] == expected["finish"]
 
-  _, errors, status = _complete(folders, prompts, workdir, "--seed=1")
-  assert status == 2 and "seed=0, not of 1" in errors
+  got = complete_("--seed=1")
+  assert got.status == 2 and "seed=0, not of 1" in got.errors
 
 
-def test_no_draft_model_is_asked_for(folders, tmp_path):
-  prompts = tmp_path / "prompts.txt"
-  prompts.write_text("\n".join(_PROMPTS[:3]))
-  process = helpers.start(
-      "-m", "experiments.complete", f"--prompts={prompts}",
-      f"--workdir={tmp_path}/run", f"--target={folders[0]}",
-      "--method=suffix(4, 2)", "--max_new_tokens=4", "--batch=2",
-      "--compilation_cache=")
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
-  assert output.startswith("suffix(4x2, ") and ": 3 texts, " in output
+def test_no_draft_model_is_asked_for(python, folders, tmp_path):
+  (tmp_path / "prompts.txt").write_text("\n".join(_PROMPTS[:3]))
+  got = _complete(python, folders, tmp_path, "--method=suffix(4, 2)",
+                  "--max_new_tokens=4", "--batch=2", "--compilation_cache=")
+  assert got.status == 0, got.errors
+  assert got.output.startswith("suffix(4x2, ") and ": 3 texts, " in got.output
 
 
 @pytest.mark.usefixtures("listening")

@@ -68,7 +68,7 @@ def dialogues(folders, tmp_path):
 
 
 def config(folders, corpus="", **fields):
-  result = cdsl_config.get_config()
+  result = cdsl_config.get_config("python")
   result.update(target=folders[0], draft=folders[1], corpus=corpus,
                 prompt_length=8, max_new_tokens=6, methods=_METHODS, examples=3,
                 batch=2, common=0, **fields)
@@ -121,7 +121,14 @@ def test_from_files_to_report(folders, commongen, tmp_path):
   summary = (tmp_path / "summary.md").read_text()
   assert all(f"| {label} |" in summary for label in labels)
   assert (tmp_path / "tradeoff.png").stat().st_size
-  assert "CDSL" in constrained_tables.terminal(records)
+  by_calls = {r["label"]: r["metrics"]["target_calls"][0] for r in records}
+  difference = 100 * np.mean(np.array(by_label["CDSL"]["hard"], float) -
+                             by_label["CDLH"]["hard"])
+  last = constrained_tables.terminal(records).splitlines()[-1]
+  assert f"at {by_calls['CDSL']:.2f} target calls a token, CDLH has" in last
+  assert f"the difference is {difference:+.1f} [" in last
+  assert summary.endswith(constrained_tables.verdict(records) + "\n")
+  assert not constrained_tables.verdict(records[:1])
 
 
 @pytest.mark.parametrize("name, before, after", [
@@ -141,23 +148,37 @@ def test_results_are_of_these_examples(folders, commongen, tmp_path, name,
     store.open_workdir(tmp_path / "run", result[1])
 
 
-def test_lines_end_at_line_feeds_alone(folders, commongen):
+def test_word_sets_that_come_along():
+  settings = cdsl_config.get_config()
+  pair = helpers.load_pair(settings.target, settings.draft)
+  task = constrained_tasks.load(settings, pair)
+  assert len(task.prompts) == len(set(task.references)) == 64
+  assert pair.tokenizer.decode(task.prompts[0]).split() == [
+      "dog", "ball", "park", "="]
+  for i, (prompt, text) in enumerate(zip(task.prompts, task.references)):
+    tokens = pair.tokenizer.encode(f" {text}").ids
+    assert value(task.judge, i, prompt, tokens) == 1
+    assert value(task.judge, i, prompt, tokens[:1]) < 1
+  settings.examples = 65
+  with pytest.raises(launch.UserError, match="examples=65: .* has 64"):
+    constrained_tasks.load(settings, pair)
+
+
+def test_lines_end_at_line_feeds_alone_and_are_lists_of_concepts(
+    folders, commongen):
+  load = lambda: constrained_tasks.load(
+      config(folders, commongen, task="commongen"), helpers.load_pair(*folders))
   path = pathlib.Path(commongen) / "dev.tgt.txt"
   path.write_text("a\u2028or b\ni\x0cam\no e\n", "utf-8")
-  task = constrained_tasks.load(config(folders, commongen, task="commongen"),
-                                helpers.load_pair(*folders))
-  assert task.references == ["a\u2028or b", "i\x0cam", "o e"]
-
-
-@pytest.mark.parametrize("line, message", [
-    ("[['i']]", "constraint.json', line 2 is not JSON: Expecting value"),
-    ('"i"', "constraint.json', line 2 is of type str: a list of concepts")])
-def test_constraints_that_cannot_be_read(folders, commongen, line, message):
+  assert load().references == ["a\u2028or b", "i\x0cam", "o e"]
   path = pathlib.Path(commongen) / "dev.constraint.json"
-  path.write_text(path.read_text().replace('[["i"]]', line))
-  with pytest.raises(launch.UserError, match=message):
-    constrained_tasks.load(config(folders, commongen, task="commongen"),
-                           helpers.load_pair(*folders))
+  text = path.read_text()
+  for line, message in (
+      ("[['i']]", "constraint.json', line 2 is not JSON: Expecting value"),
+      ('"i"', "constraint.json', line 2 is of type str: a list of concepts")):
+    path.write_text(text.replace('[["i"]]', line))
+    with pytest.raises(launch.UserError, match=message):
+      load()
 
 
 @pytest.mark.long
@@ -361,8 +382,8 @@ def test_a_method_as_a_string(folders):
 
 
 def test_presets():
-  for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
-                 "trees", "commongen,search"):
+  for preset in ("default", "python", "smoke", "commongen", "commongen,sweep",
+                 "harmless", "trees", "commongen,search"):
     entries = constrained_cells.entries(cdsl_config.get_config(preset))
     assert "greedy" in entries
   with pytest.raises(ValueError, match="'nothing' is not one of"):

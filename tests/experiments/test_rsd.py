@@ -11,6 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from configs import rsd_qwen_coder
 from configs import rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
@@ -20,6 +21,7 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import method_grid
+from experiments.evaluation import tree_figures
 from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
@@ -37,16 +39,12 @@ def get_config():
 '''
 
 
-def _start(module, *arguments):
-  return helpers.start("-m", f"experiments.{module}", *arguments)
-
-
-def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
+def test_a_killed_run_resumes_and_repeats_nothing(python, folders, tmp_path):
   config, workdir = tmp_path / "config.py", tmp_path / "run"
   config.write_text(_CONFIG.format(target=folders[0], draft=folders[1]))
   arguments = f"--config={config}", f"--workdir={workdir}"
   path = workdir / "results.jsonl"
-  process = _start("rsd", *arguments)
+  process = helpers.start("-m", "experiments.rsd", *arguments)
   while process.poll() is None and not (
       path.exists() and path.read_text().count("\n") >= 2):
     time.sleep(0.05)
@@ -57,9 +55,8 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   with open(path, "a") as f:
     f.write('{"method": "torn')
 
-  process = _start("rsd", *arguments)
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
+  got = python("-m", "experiments.rsd", *arguments)
+  assert got.status == 0, got.errors
   assert path.read_text().startswith(first)
   records = [json.loads(line) for line in path.read_text().splitlines()]
   # Nothing was compiled twice.
@@ -69,12 +66,12 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   for record in records:
     assert record["emitted"] == [6, 6, 6]
     assert len(record["seconds"]) == 2
-  assert "Fixed draft length, temperature 0.6" in output
+  assert "Fixed draft length, temperature 0.6" in got.output
+  assert "plain tokens/s" in got.output
   for name in ("summary.md", "summary.csv", "summary.tex", "run.json",
                *(f"{figure}.{kind}" for kind in ("png", "pdf") for figure in (
                    "block_efficiency", "mbsu", "token_rate_ratio"))):
     assert (workdir / name).stat().st_size
-  assert "plain tokens/s" in output
 
   lines = (workdir / "summary.md").read_text().splitlines()
   assert lines[2].startswith(f"- Models: target={folders[0]}, draft=")
@@ -83,15 +80,14 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   assert "batch=2" in lines[5] and "prompts=3" in lines[5]
 
   # Other settings may not be mixed in, and what is there stays.
-  process = _start("rsd", *arguments, "--config.seed=1")
-  _, errors = process.communicate()
-  assert process.returncode == 2
-  assert "seed=0, not of 1" in errors and len(errors.splitlines()) == 1
+  got = python("-m", "experiments.rsd", *arguments, "--config.seed=1")
+  assert (got.status, len(got.errors.splitlines())) == (2, 1)
+  assert "seed=0, not of 1" in got.errors
   assert len(path.read_text().splitlines()) == 3
 
 
 @pytest.mark.long
-def test_several_drafters_are_compared(folders, tmp_path):
+def test_several_drafters_are_compared(python, folders, tmp_path):
   config, workdir = tmp_path / "config.py", tmp_path / "run"
   config.write_text(_CONFIG.format(target=folders[0], draft="").replace(
       "  return config", f"""
@@ -102,15 +98,14 @@ def test_several_drafters_are_compared(folders, tmp_path):
   config.drafts = {{"small": {folders[1]!r}, "first": "lookup", "no": ""}}
   return config"""))
   arguments = f"--config={config}", f"--workdir={workdir}"
-  process = _start("rsd", *arguments, "--config.drafts.small=missing")
-  _, errors = process.communicate()
-  assert process.returncode == 2 and "'missing'" in errors
-  assert len(errors.splitlines()) == 1 and not workdir.exists()
+  got = python("-m", "experiments.rsd", *arguments,
+               "--config.drafts.small=missing")
+  assert (got.status, len(got.errors.splitlines())) == (2, 1)
+  assert "'missing'" in got.errors and not workdir.exists()
 
-  process = _start("rsd", *arguments)
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
-  assert "Tokens a target call, temperature 0.6" in output
+  got = python("-m", "experiments.rsd", *arguments)
+  assert got.status == 0, got.errors
+  assert "Tokens a target call, temperature 0.6" in got.output
   for name in ("summary.md", "run.json", "drafters.png", "drafters.pdf",
                "small/summary.md", "first/results.jsonl"):
     assert (workdir / name).stat().st_size
@@ -121,73 +116,56 @@ def test_several_drafters_are_compared(folders, tmp_path):
   assert f"draft=lookup and {folders[1]}," in summary
 
 
-def test_generate(folders, tmp_path):
-  process = _start(
-      "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
-      "--prompt=import os", "--method=sequoia(((2,), (1, 0)))",
-      "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
-  assert output.startswith("import os")
-  last = output.splitlines()[-1]
-  assert last.startswith("sequoia(2/1,0): ")
-  assert list(tmp_path.glob("jit__generate-*"))
+def _generate(python, folders, tmp_path, *arguments):
+  return python("-m", "experiments.generate", f"--target={folders[0]}",
+                "--prompt=import os", "--max_new_tokens=6",
+                f"--compilation_cache={tmp_path}", *arguments)
+
+
+@pytest.mark.parametrize("arguments, name", [
+    (["--draft={}", "--method=sequoia(((2,), (1, 0)))"], "sequoia(2/1,0)"),
+    (["--method=prompt_lookup(8)", "--stream"], "prompt_lookup(1x8, 3)"),
+    pytest.param(["--method=token_recycling"],
+                 "token_recycling(8-21-25-15-8-3, 8)", marks=pytest.mark.long),
+    pytest.param(["--method=autoregressive"], "autoregressive",
+                 marks=pytest.mark.long)])
+def test_generate(python, folders, tmp_path, arguments, name):
+  """With a drafter, and by what drafts without a model or not at all."""
+  got = _generate(python, folders, tmp_path, *(
+      x.format(folders[1]) if "{}" in x else x for x in arguments))
+  assert got.status == 0, got.errors
+  assert got.output.startswith("import os") and "NaN" not in got.output
+  last = got.output.splitlines()[-1]
+  assert last.startswith(f"{name}: 6 tokens, ")
   for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
                " on cpu, mean log-probability -"):
     assert part in last
+  assert list(tmp_path.glob("jit__generate-*"))
 
 
 @pytest.mark.long
-def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
-  arguments = (f"--target={folders[0]}", "--prompt=import os",
-               "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
-  process = _start("generate", *arguments, "--method=autoregressive")
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
-  assert output.splitlines()[-1].startswith("autoregressive: 6 tokens, 6 ta")
+def test_what_generate_refuses_without_a_drafter(python, folders, tmp_path):
   for more, message in (
       ([], "--method=rsd_s drafts, and no drafter comes with --target="),
       (["--method=stochastic_beam_search", "--temperature=0"], "temperature")):
-    process = _start("generate", *arguments, *more)
-    _, errors = process.communicate()
-    assert process.returncode == 2
-    assert message in errors and len(errors.splitlines()) == 1
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("arguments, name", [
-    (["--method=token_recycling"], "token_recycling(8-21-25-15-8-3, 8)"),
-    (["--method=prompt_lookup(8)", "--stream"], "prompt_lookup(1x8, 3)")])
-def test_a_method_that_drafts_without_a_model(folders, tmp_path, arguments,
-                                              name):
-  process = _start("generate", f"--target={folders[0]}", "--prompt=import os",
-                   "--max_new_tokens=6", f"--compilation_cache={tmp_path}",
-                   *arguments)
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
-  assert output.startswith("import os")
-  assert output.splitlines()[-1].startswith(f"{name}: 6 tokens, ")
-  assert "NaN" not in output
+    got = _generate(python, folders, tmp_path, *more)
+    assert (got.status, len(got.errors.splitlines())) == (2, 1)
+    assert message in got.errors
 
 
 @pytest.mark.parametrize("method, budget, message", [
     (dj.methods.rsd_s(300, 2), 6, "300 siblings: the vocabulary has 270"),
     (dj.methods.rsd_s(3, 2), 0, "max_new_tokens=0"),
-    (dj.methods.rsd_s(3, 2), 100, "max_length=32"),
-])
+    (dj.methods.rsd_s(3, 2), 100, "max_length=32")])
 def test_what_generate_would_refuse_is_a_user_error(folders, method, budget,
                                                     message):
   pair = helpers.load_pair(*folders)
   with pytest.raises(launch.UserError, match=message):
     model_pair.check(method, pair, 4, budget, dj.Sampling())
-
-
-@pytest.mark.parametrize("temperature", [-1.0, "warm"])
-def test_wrong_temperatures_are_user_errors(folders, temperature):
-  pair = helpers.load_pair(*folders)
-  with pytest.raises(launch.UserError, match="temperature"):
-    model_pair.check(dj.methods.autoregressive(), pair, 4, 6,
-                     dj.Sampling(temperature))
+  for temperature in (-1.0, "warm"):
+    with pytest.raises(launch.UserError, match="temperature"):
+      model_pair.check(dj.methods.autoregressive(), pair, 4, 6,
+                       dj.Sampling(temperature))
 
 
 def test_looked_up_drafts_need_no_folder(folders):
@@ -252,12 +230,9 @@ def test_types_that_are_none(folders):
                      "'lookup' has no weights"):
     model_pair.open_pair(folders[0], "lookup", draft_weights="int8")
   model_pair.open_pair(folders[0], "lookup", weights="int8")
-
-
-@pytest.mark.parametrize("target", ["", "lookup"])
-def test_a_target_is_a_model(target):
-  with pytest.raises(launch.UserError, match=f"model '{target}' is neither a"):
-    model_pair.open_pair(target, "lookup")
+  for target in ("", "lookup"):
+    with pytest.raises(launch.UserError, match=f"'{target}' is neither a"):
+      model_pair.open_pair(target, "lookup")
 
 
 def test_rows_do_not_depend_on_the_batch(folders):
@@ -301,15 +276,12 @@ def test_plan_runs_a_tree_of_two_experiments_once():
   assert "rsd_c(2-2)" in points["length", 2]
   assert "rsd_c(2-2)" in points["budget", 6]
   assert {name for part in points.values() for name in part} == set(names[1:])
-
-
-def test_the_default_has_a_tree_of_each_method_a_point():
-  _, every = method_grid.from_config(rsd_config.get_config("full"))
-  _, points = method_grid.from_config(rsd_config.get_config())
-  for point, names in points.items():
-    assert [name.split("(")[0] for name in names] == [
+  # The default has a tree of each method a point.
+  _, default = method_grid.from_config(rsd_config.get_config())
+  for point, some in default.items():
+    assert [name.split("(")[0] for name in some] == [
         "speculative", "spectr", "rsd_c", "rsd_s"]
-    assert set(names) <= set(every[point])
+    assert set(some) <= set(points[point])
 
 
 @pytest.mark.parametrize("budget", [6, 10, 14, 21, 30])
@@ -338,6 +310,23 @@ def test_trees_of_a_length_have_its_depth(length):
   assert sizes["speculative"] == {length}
   assert sizes["spectr"] == sizes["rsd_s"] >= sizes["specinfer"]
   assert sizes["rsd_c"] & sizes["rsd_s"]
+
+
+@pytest.mark.parametrize("task", ["humaneval", "dolly"])
+def test_trees_of_qwen_coder(task):
+  config = rsd_qwen_coder.get_config(task)
+  methods, points = method_grid.from_config(config)
+  by_name = {method.name: method for method in methods}
+  for (experiment, point), names in points.items():
+    labels = {tree_figures.label(name) for name in names}
+    assert labels == {"SD", "SpecTr", "SpecInfer", "RSD-C", "RSD-S",
+                      "RSD-S, traversal", "sequoia"}
+    for name in names:
+      widths = by_name[name].sampled.drafter.layout.widths
+      if experiment == "budget":
+        assert sum(widths) == point
+      else:
+        assert len(widths) == point and sum(widths) <= 30
 
 
 @pytest.mark.parametrize("update, message", [
@@ -372,7 +361,9 @@ def test_trees_as_strings():
     method_grid.from_config(config)
 
 
-def test_plan_refuses_a_config_without_trees():
+def test_configs_without_trees_or_of_another_name():
+  with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
+    rsd_config.get_config("huge")
   config = rsd_config.get_config()
   del config.trees["length"]
   with pytest.raises(launch.UserError, match="has no trees; there are none"):
@@ -397,11 +388,6 @@ def test_real_text_in_few_programs():
                          else tree.num_nodes(layout)), method.name
   # Each prompt is timed beside plain decoding of it.
   assert config.batch == 1 and config.references >= config.prompts
-
-
-def test_unknown_preset():
-  with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
-    rsd_config.get_config("huge")
 
 
 @pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])

@@ -96,16 +96,13 @@ def _assert_same(folder, undisturbed):
                                rtol=1e-5)
 
 
-def test_the_loss_falls(undisturbed):
+def test_a_finished_run_is_only_exported_again(source, undisturbed):
   losses = [m["held_out_loss"] for m in _metrics(undisturbed)]
   assert losses[-1] < losses[0]
   path = undisturbed / "export" / checkpoints.METADATA
   metadata = json.loads(path.read_text())
   assert metadata["steps"] == STEPS
   assert metadata["held_out_loss"] < losses[0]
-
-
-def test_a_finished_run_is_only_exported_again(source, undisturbed):
   before = _params(undisturbed)
   train.train(_config(source, undisturbed))
   jax.tree.map(np.testing.assert_array_equal, _params(undisturbed), before)
@@ -151,20 +148,21 @@ def test_sigterm_makes_a_checkpoint(source, undisturbed, tmp_path,
   _assert_same(tmp_path, undisturbed)
 
 
-def _command(config_name, **overrides):
-  flags = [f"--config.{name}={value}" for name, value in overrides.items()]
-  return [sys.executable, "-m", "experiments.train",
-          f"--config=configs/train.py:{config_name}", *flags]
+def _start(source, folder, compiled, *before, **options):
+  """Starts the program after other words of a command line."""
+  flags = [f"--config.{name}={value}"
+           for name, value in _overrides(source, folder).items()]
+  return subprocess.Popen(
+      [*before, sys.executable, "-m", "experiments.train",
+       "--config=configs/train.py:smoke", *flags], cwd=ROOT,
+      env={**os.environ, "PYTHONPATH": str(ROOT),
+           "JAX_COMPILATION_CACHE_DIR": str(compiled),
+           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}, **options)
 
 
 def test_killed(source, undisturbed, tmp_path, compiled):
   """SIGKILL as soon as the first checkpoint is there, whatever runs then."""
-  process = subprocess.Popen(
-      _command("smoke", **_overrides(source, tmp_path)), cwd=ROOT,
-      env={**os.environ, "PYTHONPATH": str(ROOT),
-           "JAX_COMPILATION_CACHE_DIR": str(compiled),
-           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
-      stderr=subprocess.DEVNULL)
+  process = _start(source, tmp_path, compiled, stderr=subprocess.DEVNULL)
   try:
     while not (tmp_path / "work" / "checkpoints" / "2").exists():
       assert process.poll() is None
@@ -259,16 +257,13 @@ def test_damaged_samples_are_written_again(tmp_path, monkeypatch, capsys,
 
 def test_a_full_disk_is_one_line(source, tmp_path, compiled):
   """Files of more than 16 KB cannot be written, nor can checkpoints."""
-  command = _command("smoke", **_overrides(source, tmp_path))
-  result = subprocess.run(
-      ["bash", "-c", 'ulimit -f 16 && exec "$@"', "", *command], cwd=ROOT,
-      capture_output=True, text=True, check=False,
-      env={**os.environ, "PYTHONPATH": str(ROOT),
-           "JAX_COMPILATION_CACHE_DIR": str(compiled),
-           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"})
-  assert result.returncode == 1
-  assert "Traceback" not in result.stderr
-  last = result.stderr.splitlines()[-1]
+  process = _start(
+      source, tmp_path, compiled, "bash", "-c", 'ulimit -f 16 && exec "$@"', "",
+      text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+  _, errors = process.communicate()
+  assert process.returncode == 1
+  assert "Traceback" not in errors
+  last = errors.splitlines()[-1]
   assert last.startswith("train: error: ") and "File too large" in last
   assert last.endswith("; results written before are kept.")
 
@@ -419,13 +414,11 @@ def test_other_settings_in_the_same_workdir(source, undisturbed):
     train.train(_config(source, undisturbed, learning_rate=1.0))
 
 
-def test_a_bad_flag_is_one_line_and_status_2():
-  result = subprocess.run(
-      _command("smoke", loss="l2"), cwd=ROOT, capture_output=True, text=True,
-      env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-  assert result.returncode == 2
-  assert result.stderr.count("\n") == 1
-  assert "--config.loss='l2'" in result.stderr
+def test_a_bad_value_is_one_line_and_status_2(python):
+  got = python("-m", "experiments.train", "--config=configs/train.py:smoke",
+               "--config.loss=l2")
+  assert (got.status, got.errors.count("\n")) == (2, 1)
+  assert "--config.loss='l2'" in got.errors
 
 
 def test_unknown_run():

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import argument_checks
-from decoding_jax import sampling
-from decoding_jax import types
+from decoding_jax import argument_checks, sampling, types
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation.verifiers import traversal
@@ -26,6 +24,11 @@ def _refuse(*args):
 # No check may get as far as calling it.
 UNTOUCHED = types.LanguageModel(_refuse, _refuse, V, max_length=8)
 METHOD = dj.methods.rsd_s(2, 2)
+ALONE = dj.Method("alone", None, METHOD.greedy)
+WARM = dj.Method("warm", METHOD.sampled, None)
+REWARDED = dj.Method("rewarded", *(
+    dj.Decoder(_refuse, _refuse, max_slots_ahead=1, needs_reward=True),) * 2)
+REWARD = dj.Reward(_refuse, _refuse, _refuse)
 ARGUMENTS = dict(
     prompts=np.ones((2, 3), np.int32), prompt_lengths=np.array([3, 1]),
     method=METHOD, target=UNTOUCHED, target_params=(), draft=UNTOUCHED,
@@ -47,22 +50,24 @@ def refused(words, **changes):
 
 
 def test_control_what_fits_reaches_the_models():
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate()
-  # Padding takes no positions.
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate(prompts=np.ones((2, 9), np.int32))
+  """Padding takes no positions; data of a key is a key; functions whose
+  arguments Python does not know may be anything that can be called."""
+  for right in (
+      {}, dict(prompts=np.ones((2, 9), np.int32)),
+      dict(key=np.zeros(2, np.uint32)),
+      dict(method=dj.methods.autoregressive(), draft=None, draft_params=None),
+      dict(target=UNTOUCHED._replace(init_cache=functools.partial(_refuse)),
+           reward=REWARD._replace(value=jnp.add, maximum=np.float32(3))),
+      *(dict(method=method, sampling=dj.Sampling(temperature))
+        for method, temperature in ((ALONE, 0), (WARM, 0.5)))):
+    with pytest.raises(AssertionError, match="A model was called"):
+      generate(**right)
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])
 def test_forgotten_parameters(name):
   refused([f"{name}_params=None", f"parameters of the {name} are needed"],
           **{f"{name}_params": None})
-
-
-def test_parameters_of_no_drafter_are_not_needed():
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate(method=dj.methods.autoregressive(), draft=None, draft_params=None)
 
 
 @pytest.mark.parametrize("prompts, lengths, words", [
@@ -155,35 +160,22 @@ def test_fields_of_decoders(field, value):
           method=REWARDED._replace(greedy=wrong))
 
 
-def test_fields_whose_arguments_python_does_not_know():
-  """They may be anything that can be called."""
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate(target=UNTOUCHED._replace(init_cache=functools.partial(_refuse)),
-             reward=REWARD._replace(value=jnp.add, maximum=np.float32(3)))
+def test_keys():
+  """Random keys, or data of them: one, or one a row."""
+  for key in (0, np.zeros(2), "seed"):
+    refused(["key"], key=key)
+  for shape in ((3,), (1,), (2, 5)):
+    refused([f"key has shape {shape} and type uint32", "jax.random.key(0)"],
+            key=np.zeros(shape, np.uint32))
+  for shape in ((1,), (3,), (2, 1)):
+    refused([f"key has shape {shape}", "2 rows"],
+            key=jax.random.split(jax.random.key(0), shape))
 
 
-@pytest.mark.parametrize("key", [0, np.zeros(2), "seed"], ids=str)
-def test_keys_are_random_keys(key):
-  refused(["key"], key=key)
-
-
-@pytest.mark.parametrize("shape", [(3,), (1,), (2, 5)])
-def test_data_of_keys_has_a_shape(shape):
-  refused([f"key has shape {shape} and type uint32", "jax.random.key(0)"],
-          key=np.zeros(shape, np.uint32))
-
-
-def test_control_data_of_a_key_is_a_key():
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate(key=np.zeros(2, np.uint32))
-
-
-def test_padding_may_be_anything():
+def test_padding_may_be_anything_and_traced_prompts_are_not_looked_at():
   prompts = jnp.array([[1, 2, -1], [3, 99, -7]])
   prompts_lib.check(prompts, jnp.array([2, 1]), V)
 
-
-def test_values_of_traced_prompts_are_not_looked_at():
   @jax.jit
   def run(prompts, lengths):
     prompts_lib.check(prompts, lengths, V)
@@ -194,12 +186,13 @@ def test_values_of_traced_prompts_are_not_looked_at():
     run(jnp.array([[1.0]]), jnp.array([1]))
 
 
-def test_a_drafting_method_needs_a_drafter():
+def test_drafters_that_are_needed_and_that_fit():
   refused(["draft=None", "rsd_s(2x2)"], draft=None)
-
-
-def test_the_baseline_needs_no_drafter():
   argument_checks.check_models(dj.methods.autoregressive(), UNTOUCHED, None)
+  # As many siblings as tokens.
+  argument_checks.check_models(dj.methods.rsd_s(4, 2), UNTOUCHED, UNTOUCHED)
+  refused(["draft.vocab_size=5", "target.vocab_size=4"],
+          draft=UNTOUCHED._replace(vocab_size=5))
 
 
 @pytest.mark.parametrize("method", [
@@ -227,25 +220,17 @@ def test_the_drafts_sampling_is_checked_at_temperature_0_too():
           draft_sampling=dj.Sampling(-3.0))
 
 
-def test_as_many_siblings_as_tokens_are_allowed():
-  argument_checks.check_models(dj.methods.rsd_s(4, 2), UNTOUCHED, UNTOUCHED)
-
-
-def test_vocabularies_must_be_equal():
-  refused(["draft.vocab_size=5", "target.vocab_size=4"],
-          draft=UNTOUCHED._replace(vocab_size=5))
-
-
-@pytest.mark.parametrize("budget", [0, -3, 2.0, None])
-def test_the_budget_is_a_positive_integer(budget):
-  refused([f"max_new_tokens={budget!r}"], max_new_tokens=budget)
-
-
-@pytest.mark.parametrize("budget", [2**30, 2**31, 2**40, 10**30])
-def test_positions_are_numbers_of_32_bits(budget):
+def test_budgets():
+  """Positive integers; positions are numbers of 32 bits."""
+  for budget in (0, -3, 2.0, None):
+    refused([f"max_new_tokens={budget!r}"], max_new_tokens=budget)
   roomy = UNTOUCHED._replace(max_length=0)
-  refused([f"max_new_tokens={budget} ", f"{budget + 3} positions", str(2**30)],
-          max_new_tokens=budget, target=roomy, draft=roomy)
+  for budget in (2**30, 2**31, 2**40, 10**30):
+    refused([f"max_new_tokens={budget} ", f"{budget + 3} positions",
+             str(2**30)], max_new_tokens=budget, target=roomy, draft=roomy)
+  # All positions may be used.
+  argument_checks.check_budget(3, 5, UNTOUCHED, UNTOUCHED)
+  argument_checks.check_budget(3, 500, roomy, None)
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])
@@ -257,19 +242,13 @@ def test_positions_must_suffice(name):
   refused(words, max_new_tokens=6, method=dj.methods.pearl(2), **others)
 
 
-def test_all_positions_may_be_used():
-  argument_checks.check_budget(3, 5, UNTOUCHED, UNTOUCHED)
-  argument_checks.check_budget(3, 500, UNTOUCHED._replace(max_length=0), None)
-
-
-@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [[1]], [1, 4], [], "a"])
-def test_eos_is_a_token(eos_id):
-  refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
-
-
-@pytest.mark.parametrize("eos_id", [None, 0, 3, (1, 3)])
-def test_eos_may_be_any_tokens_or_none(eos_id):
-  argument_checks.check_eos(eos_id, V)
+def test_ends_of_texts_are_tokens_or_none():
+  for eos_id in (-1, 4, 1.0, True, [[1]], [1, 4], [], "a"):
+    refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
+  with pytest.raises(ValueError, match="eos_id=99"):
+    argument_checks.check_eos(np.int64(99), V)
+  for eos_id in (None, 0, 3, (1, 3)):
+    argument_checks.check_eos(eos_id, V)
 
 
 @pytest.mark.parametrize("name", ["sampling", "draft_sampling"])
@@ -316,31 +295,20 @@ def test_sampling_by_row(arguments, word):
     sampling.make_warper(dj.Sampling(**arguments), 2, V)
 
 
-def test_eos_as_an_integer_of_numpy():
-  with pytest.raises(ValueError, match="eos_id=99"):
-    argument_checks.check_eos(np.int64(99), V)
+def test_temperatures_that_a_method_does_not_know():
+  refused(["sampling.temperature=1.0", "alone", "temperature 0 only"],
+          method=ALONE, sampling=dj.Sampling(1.0))
+  refused(["sampling.temperature=0", "warm", "temperatures above 0 only"],
+          method=WARM, sampling=dj.Sampling(0))
 
 
-@pytest.mark.parametrize("shape", [(1,), (3,), (2, 1)])
-def test_keys_are_one_or_one_a_row(shape):
-  refused([f"key has shape {shape}", "2 rows"],
-          key=jax.random.split(jax.random.key(0), shape))
-
-
-ALONE = dj.Method("alone", None, METHOD.greedy)
-WARM = dj.Method("warm", METHOD.sampled, None)
-REWARDED = dj.Method("rewarded", *(
-    dj.Decoder(_refuse, _refuse, max_slots_ahead=1, needs_reward=True),) * 2)
-REWARD = dj.Reward(_refuse, _refuse, _refuse)
-
-
-@pytest.mark.parametrize("method, temperature, words", [
-    (ALONE, 1.0, ["sampling.temperature=1.0", "alone", "temperature 0 only"]),
-    (WARM, 0, ["sampling.temperature=0", "warm", "temperatures above 0 only"]),
-], ids=["greedy", "sampled"])
-def test_temperatures_that_a_method_does_not_know(method, temperature, words):
-  refused(words, method=method,
-          sampling=dj.Sampling(temperature=temperature))
+def refused_model(words, prompts=None, **fields):
+  """Asserts that a table with other fields is refused in these words."""
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  given = {} if prompts is None else dict(
+      prompts=prompts, prompt_lengths=np.ones(len(prompts), int))
+  with pytest.raises(ValueError, match=words):
+    generate(target=model._replace(**fields), target_params=params, **given)
 
 
 @pytest.mark.parametrize("forward, words", [
@@ -351,19 +319,14 @@ def test_temperatures_that_a_method_does_not_know(method, temperature, words):
     (lambda logits, block: (logits, types.Block((logits,), ())), "a block of"),
 ], ids=["logits", "last", "one", "integers", "block"])
 def test_what_a_model_returns(forward, words):
-  model, params = tabular.TabularLM(np.zeros((V, V)))
-  wrong = model._replace(forward=lambda *args: forward(*model.forward(*args)))
-  with pytest.raises(ValueError, match=words):
-    generate(target=wrong, target_params=params)
+  model, _ = tabular.TabularLM(np.zeros((V, V)))
+  refused_model(words, forward=lambda *args: forward(*model.forward(*args)))
 
 
 def test_what_a_model_returns_of_prompts_of_one_token():
   """Of these there is nothing to prefill."""
-  model, params = tabular.TabularLM(np.zeros((V, V)))
-  with pytest.raises(ValueError, match="type function: .logits, block."):
-    generate(prompts=np.ones((2, 1), int), prompt_lengths=np.ones(2, int),
-             target=model._replace(forward=lambda *_: model.forward),
-             target_params=params)
+  refused_model("type function: .logits, block.", np.ones((2, 1), int),
+                forward=lambda *_: _refuse)
 
 
 # Caches of S = 32 slots are asked for; after the batch of 2 comes one head.
@@ -375,39 +338,24 @@ def test_what_a_model_returns_of_prompts_of_one_token():
     (((2, 1, 3, 32),), ((2, 1, 32, 3),), float, "length .*float32: int32"),
 ], ids=["small", "swapped", "axes", "list", "length"])
 def test_what_a_cache_is(keys, values, length, words):
-  model, params = tabular.TabularLM(np.zeros((V, V)))
   zeros = lambda shapes: type(shapes)(map(jnp.zeros, shapes))
-  wrong = model._replace(init_cache=lambda *_: types.Cache(
+  refused_model(words, init_cache=lambda *_: types.Cache(
       zeros(keys), zeros(values), jnp.zeros(2, length)))
-  with pytest.raises(ValueError, match=words):
-    generate(target=wrong, target_params=params)
 
 
-@pytest.mark.parametrize("features, words", [
-    ((jnp.zeros((2, 32, 3)),), "features are of type tuple: a dict is needed"),
-    ({"own": jnp.zeros((2, 3, 32))}, r"features\['own'\] of shape \(2, 3, "),
-], ids=["tuple", "axes"])
-def test_what_features_are(features, words):
-  model, params = tabular.TabularLM(np.zeros((V, V)))
-  wrong = model._replace(init_cache=lambda *_: types.Cache(
-      (), (), jnp.zeros(2, jnp.int32), features))
-  with pytest.raises(ValueError, match=words):
-    generate(target=wrong, target_params=params)
+def test_what_features_are_and_what_is_no_cache():
+  for features, words in (
+      ((jnp.zeros((2, 32, 3)),),
+       "features are of type tuple: a dict is needed"),
+      ({"own": jnp.zeros((2, 3, 32))}, r"features\['own'\] of shape \(2, 3, ")):
+    refused_model(words, init_cache=lambda *_, features=features: types.Cache(
+        (), (), jnp.zeros(2, jnp.int32), features))
+  refused_model("type dict: a dj.Cache is needed", init_cache=lambda *_: {})
 
 
-def test_what_is_no_cache():
-  model, params = tabular.TabularLM(np.zeros((V, V)))
-  with pytest.raises(ValueError, match="type dict: a dj.Cache is needed"):
-    generate(target=model._replace(init_cache=lambda *_: {}),
-             target_params=params)
-
-
-def test_static_arguments_can_be_hashed():
+def test_static_arguments_can_be_hashed_and_methods_hold_pairs_or_decoders():
   refused(["target holds", "unhashable"],
           target=UNTOUCHED._replace(vocab_size=jnp.int32(V)))
-
-
-def test_methods_hold_pairs_or_decoders():
   refused(["method.sampled", "type Drafter", "dj.pair"],
           method=dj.Method("m", METHOD.sampled.drafter, None))
 
@@ -447,12 +395,6 @@ def test_what_a_reward_returns(state, value, words):
     jax.eval_shape(lambda: generate(
         method=dj.methods.autoregressive(), reward=reward,
         target=model, target_params=params, draft=None))
-
-
-def test_control_temperatures_that_it_knows():
-  for method, temperature in ((ALONE, 0), (WARM, 0.5)):
-    with pytest.raises(AssertionError, match="A model was called"):
-      generate(method=method, sampling=dj.Sampling(temperature=temperature))
 
 
 @pytest.mark.parametrize("arguments, words", [

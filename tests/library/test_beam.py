@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import beam
-from decoding_jax import sampling
+from decoding_jax import beam, sampling
 from decoding_jax.testing import exactness
 from support import helpers
 
@@ -38,10 +37,6 @@ def as_beam(log_probs, scores):
                    jnp.asarray(scores, jnp.float32))
 
 
-def test_root_is_certain():
-  assert beam.root() == beam.Beam(jnp.zeros(1), jnp.zeros(1))
-
-
 @pytest.mark.parametrize("width", [1, 3, 5])
 def test_plain_equals_brute_force(width):
   log_probs, totals = random_log_probs(0, 3, 5), np.array([-0.3, -1.1, -2.0])
@@ -56,7 +51,8 @@ def test_plain_equals_brute_force(width):
   np.testing.assert_array_equal(result.log_probs, result.scores)
 
 
-def test_plain_does_not_depend_on_the_key():
+def test_a_root_is_certain_and_plain_levels_depend_on_no_key():
+  assert beam.root() == beam.Beam(jnp.zeros(1), jnp.zeros(1))
   log_probs = random_log_probs(1, 1, 6)
   first = level(beam.plain, log_probs, beam.root(), 3, seed=0)
   second = level(beam.plain, log_probs, beam.root(), 3, seed=1)
@@ -125,9 +121,7 @@ def kept_counts(first, second, rows=30_000):
   keys = jax.random.split(jax.random.key(0), rows)
   draw = jax.jit(jax.vmap(lambda key: two_levels(
       key, jnp.asarray(first), jnp.asarray(second), 2)))
-  counts = np.zeros((first.size**2,) * 2)
-  np.add.at(counts, tuple(np.asarray(draw(keys)).T), 1)
-  return counts
+  return exactness.count(draw(keys), first.size**2)
 
 
 def kept_distribution(first, second):

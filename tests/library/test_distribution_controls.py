@@ -1,4 +1,4 @@
-"""The joint distribution where it is warped, and wrong rules.
+"""Texts of warped targets, and of wrong rules.
 
 A file of its own, so that another process can run it.
 """
@@ -24,10 +24,8 @@ CONTROL_ROWS = 50_000
 @pytest.mark.cases(1)
 @each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
 def test_joint_distribution_of_three_siblings(method):
-  target, draft = exactness.random_tables(5, 0, 0)
-  counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+  dj.testing.assert_exact(method, *exactness.random_tables(5), rows=ROWS,
+                          length=LENGTH)
 
 
 # What the target's distribution is warped by, and the drafter's; None:
@@ -50,14 +48,12 @@ WARPS = [
     (dj.methods.spectr(2, 2), WARPS[1])],
     ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
 def test_joint_distribution_of_a_warped_target(method, warps):
-  target, draft = exactness.random_tables(6, 0, 0)
+  target, draft = exactness.random_tables(6)
   sampling, draft_sampling = warps
-  counts, _ = exactness.frequencies(
-      method, target, draft, ROWS, LENGTH, sampling=dj.Sampling(**sampling),
+  dj.testing.assert_exact(
+      method, target, draft, expected=helpers.warped(target, **sampling),
+      rows=ROWS, length=LENGTH, sampling=dj.Sampling(**sampling),
       draft_sampling=draft_sampling and dj.Sampling(**draft_sampling))
-  probs = exactness.joint_distribution(helpers.warped(target, **sampling), 0,
-                                       LENGTH)
-  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
 def sorted_siblings():
@@ -105,11 +101,9 @@ def test_control_fails(control):
   expander, verifier = control()
   pair = dj.Pair(drafters.of_model(expander), verifier)
   method = dj.Method(control.__name__, pair, pair)
-  target, draft = exactness.random_tables(4, 0, 0)
-  counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
-                                    LENGTH)
-  probs = exactness.joint_distribution(target, 0, LENGTH)
-  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+  report = dj.testing.check(method, *exactness.random_tables(4),
+                            rows=CONTROL_ROWS, length=LENGTH)
+  assert report.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_control_reused_randomness_fails(monkeypatch):
@@ -119,9 +113,8 @@ def test_control_reused_randomness_fails(monkeypatch):
   # New functions, so that no program compiled with this is used elsewhere.
   pair = dj.pair(expanders.gumbel_tree((2, 1)),
                  verifiers.recursive.__wrapped__(False))
-  target, draft = exactness.random_tables(4, 0, 0)
-  method = dj.Method("reused", pair, pair)
-  counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
-                                    LENGTH, keys)
+  target, draft = exactness.random_tables(4)
+  counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,
+                                    draft, CONTROL_ROWS, LENGTH, keys)
   probs = exactness.joint_distribution(target, 0, LENGTH)
   assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL

@@ -36,10 +36,7 @@ def random_tables(size=V, seed=0):
 
 def run(method, models, first=0, rows=ROWS, new=NEW, temperature=1.0, top_p=1.0,
         allowed=None, **kwargs):
-  """Texts after the token `first`, whose contract is checked on the way.
-
-  Top-p and token mask are arrays, so that a method has one program for all.
-  """
+  """Texts after the token `first`, whose contract is checked on the way."""
   size = models.target.lm.vocab_size
   prompts = np.broadcast_to(np.int32(first), (rows,))[:, None]
   sampling = dj.Sampling(
@@ -135,10 +132,7 @@ def script(first, places, eos_id=None):
 
 @EACH
 def test_the_end_of_a_text(method):
-  """First, middle and last accepted token, the extra token, the next call.
-
-  The end is in the prompt of the row that starts with it, and ends nothing.
-  """
+  """First, middle and last accepted token, the extra token, the next call."""
   first, eos_id = np.arange(ROWS) % V, 2
   out = run(method, tables(CYCLE, CYCLE), first, eos_id=eos_id)
   expected = [script(x, NEW, eos_id) for x in first]

@@ -1,9 +1,4 @@
-"""Block efficiency without context: the exact value, by enumeration.
-
-There each level accepts independently of what came before it, but for RSD-S,
-whose two levels are enumerated together: the beam is a sample without
-replacement of sequences, so its nodes follow from their order.
-"""
+"""Block efficiency without context: the exact value, by enumeration."""
 
 import numpy as np
 import pytest

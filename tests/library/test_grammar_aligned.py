@@ -16,8 +16,7 @@ V, NEW, ROWS, ROUNDS = 4, 5, 4000, 3
 
 
 def valid_texts(table):
-  """Each text that ends within NEW tokens, and the model's probability of it.
-  """
+  """Each text that ends, and its probability by the model."""
   def extend(text, state, chance):
     if text and text[-1] == 0:
       yield text, chance

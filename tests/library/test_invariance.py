@@ -139,13 +139,13 @@ def test_a_model_under_numbers_of_64_bits(temperature):
     assert run() == expected
 
 
-@pytest.mark.cases(19)
+@pytest.mark.cases(21)
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
-@each([method for actual in dj.methods.examples().values() for method in actual
-       if method.greedy and not tree_decoder.as_decoder(
-           method.greedy).needs_features])
+@each([method for found in dj.methods.examples().values() for method in found
+       if not tree_decoder.as_decoder(
+           method.greedy or method.sampled).needs_features])
 def test_types_under_other_settings_of_jax(method, setting):
   """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)
@@ -154,7 +154,7 @@ def test_types_under_other_settings_of_jax(method, setting):
   # Of 64 bits, where there are any.
   models = tiny.Models(*(tiny.Model(lm, (np.asarray(table, np.float64),))
                          for lm, (table,) in models))
-  decoder = tree_decoder.as_decoder(method.greedy)
+  decoder = tree_decoder.as_decoder(method.greedy or method.sampled)
   rewarded = decoder.needs_reward
   drafter = dict(draft=models.draft.lm, draft_params=models.draft.params) if (
       decoder.needs_draft) else {}
@@ -166,7 +166,7 @@ def test_types_under_other_settings_of_jax(method, setting):
         key, np.array([[0, 1], [2, 2]], np.int32), np.array([2, 1]),
         method=method, target=models.target.lm,
         target_params=models.target.params, max_new_tokens=4,
-        sampling=dj.Sampling(temperature=0.0), **drafter,
+        sampling=dj.Sampling(0.0 if method.greedy else 1.0), **drafter,
         **(rewards if rewarded else {})), jax.random.key(0))
 
   expected = trace()

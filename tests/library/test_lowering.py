@@ -17,8 +17,7 @@ import pytest
 
 from decoding_jax import kernels
 import decoding_jax as dj
-from decoding_jax.kernels import dispatch
-from decoding_jax.kernels import dot_product_attention
+from decoding_jax.kernels import dispatch, dot_product_attention
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.validation import memory
 from configs import train as configs
@@ -51,10 +50,7 @@ def shape(*axes, dtype=jnp.int32):
 def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
            rewarded=False, apply=lambda *model: model, place=lambda x: x,
            **kwargs):
-  """A whole generation, in which the model is its own drafter.
-
-  `place` says of the shape of an argument on which device it is.
-  """
+  """A whole generation, in which the model is its own drafter."""
   kind = tree_decoder.as_decoder(
       method.sampled if sampling.temperature else method.greedy)
   lm = transformer.language_model(config)
@@ -235,10 +231,7 @@ def test_products_of_heads_share_no_factor_on_a_gpu():
 
 
 def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch, request):
-  """Also by the devices of a mesh, each of which has some of the heads.
-
-  Nobody else traces the kernel: programs for a CPU are traced as before.
-  """
+  """Also by the devices of a mesh, each of which has some of the heads."""
   monkeypatch.setattr(dispatch, "_ahead", set())
   monkeypatch.setattr(dot_product_attention, "_FEW", 0)
   request.addfinalizer(jax.clear_caches)
@@ -289,10 +282,7 @@ def _on_a_mesh(config, method=RSD_S):
 
 
 def test_on_a_mesh(monkeypatch):
-  """Rows and heads are divided by marks that all compilers know.
-
-  Memory is that of the devices, of which this machine may have too little.
-  """
+  """Rows and heads are divided by marks that all compilers know."""
   monkeypatch.setattr(memory, "host_memory", lambda: 1)
   trace = _on_a_mesh(LLAMA)
   with pytest.raises(launch.UserError, match="needs at least .* there are "):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import kernels
-from decoding_jax import programs
+from decoding_jax import kernels, programs
 from decoding_jax.kernels import dispatch
 from decoding_jax.testing import exactness
 from support import tiny_models as tiny

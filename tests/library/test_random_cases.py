@@ -19,12 +19,8 @@ import jax
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
-from support import example_methods
-from support import random_cases
-from support import random_methods
+from decoding_jax.speculation import drafters, expanders, verifiers
+from support import example_methods, random_cases, random_methods
 
 # Stated in advance: of ten thousand right cases one fails by chance.
 MIN_P_VALUE = 1e-6
@@ -61,12 +57,9 @@ def tempered(expected):
     yield {text: p**.8 / total for text, p in probs.items()}
 
 
-def is_told_apart(actual, expected, wrong):
-  """Returns whether so many samples show which of two distributions is right.
-
-  Chi-square is larger by `distance` on average, far more than it varies.
-  """
-  for counts, probs, others in zip(actual, expected, wrong):
+def is_told_apart(found, expected, wrong):
+  """Tells whether chi-square shows which of two distributions is right."""
+  for counts, probs, others in zip(found, expected, wrong):
     total = sum(counts.values())
     distance = total * sum((probs[x] - others[x])**2 / others[x] for x in probs)
     if distance > 100 + 15 * len(probs)**.5:

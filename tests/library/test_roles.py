@@ -7,8 +7,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import roles
 from decoding_jax.testing import exactness
-from support import helpers
-from support import on_roles
+from support import helpers, on_roles
+from support import tiny_models as tiny
 
 
 @pytest.fixture(name="runs", scope="module")
@@ -42,6 +42,19 @@ def generate(mesh, method, draft=None, **kwargs):
       jax.random.key(0), np.zeros((3, 1), np.int32), np.ones(3, np.int32),
       mesh=mesh, method=method, target=lm, target_params=params, draft=draft,
       draft_params=params, max_new_tokens=4, **kwargs)
+
+
+def test_states_are_refused_as_on_one_device():
+  """A round sets caches back, which a target with states cannot do."""
+  target = tiny.random_model(tiny.DELTA)
+  draft = tiny.random_model(tiny.LLAMA)
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 2), (roles.ROLE,))
+  for method in (dj.methods.pearl(2), dj.methods.ssd(2, 2)):
+    with pytest.raises(ValueError, match="sets a cache back to an earlier"):
+      roles.generate(
+          jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS, mesh=mesh,
+          method=method, target=target.lm, target_params=target.params,
+          draft=draft.lm, draft_params=draft.params, max_new_tokens=2)
 
 
 def one_device(*names):

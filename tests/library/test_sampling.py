@@ -94,11 +94,8 @@ def test_each_row_has_its_own_temperature_top_p_min_p_and_mask():
   temperature, top_p = np.array([0.5, 1.0, 2.0]), np.array([0.9, 0.2, 1.0])
   min_p = np.array([0.0, 0.2, 0.6])
   mask = np.random.default_rng(1).random((B, V)) < 0.6
-  actual = distributions(logits,
-                         temperature=temperature,
-                         top_p=top_p,
-                         token_mask=mask,
-                         min_p=min_p)
+  actual = distributions(logits, temperature=temperature, top_p=top_p,
+                         token_mask=mask, min_p=min_p)
   expected = [oracle(*row[:2], 0, *row[2:])
               for row in zip(logits, temperature, top_p, mask, min_p)]
   np.testing.assert_allclose(actual, expected, atol=2e-6)
@@ -122,15 +119,9 @@ def test_ties_with_the_last_one_are_kept():
   assert (distributions(logits, top_p=0.6) > 0).tolist() == [[1, 0, 0, 0, 0]]
   assert (distributions(logits, min_p=0.1) > 0).tolist() == [[1, 1, 1, 1, 0]]
   equal = np.zeros((1, 5), np.float32)
-  np.testing.assert_allclose(distributions(equal, top_k=2, top_p=0.1),
-                             0.2,
-                             atol=1e-7)
-  np.testing.assert_allclose(distributions(equal, min_p=1.0), 0.2, atol=1e-7)
-  np.testing.assert_allclose(distributions(equal, typical_p=0.1), 0.2,
-                             atol=1e-7)
-
-
-def test_temperature_0_is_one_hot_at_the_first_of_equals():
+  for case in (dict(top_k=2, top_p=0.1), dict(min_p=1.0), dict(typical_p=0.1)):
+    np.testing.assert_allclose(distributions(equal, **case), 0.2, atol=1e-7)
+  # At temperature 0 the first of equals is certain.
   logits = np.array([[1, 5, 5, 0], [2, 2, 2, 2], [-np.inf, -9, -np.inf, -np.inf]
                      ], np.float32)
   np.testing.assert_array_equal(distributions(logits, temperature=0),
@@ -151,15 +142,11 @@ def test_tokens_of_no_mass_stay_out(case):
   assert (result[np.isneginf(logits)] == 0).all()
 
 
-def test_half_precision_logits_make_float32_distributions():
+def test_half_precision_and_large_logits():
   logits = jnp.asarray(random_logits(), jnp.bfloat16)
   expected = [oracle(np.asarray(row, np.float32), 0.7) for row in logits]
-  np.testing.assert_allclose(distributions(logits, temperature=0.7),
-                             expected,
+  np.testing.assert_allclose(distributions(logits, temperature=0.7), expected,
                              atol=2e-6)
-
-
-def test_large_logits_do_not_overflow():
   logits = np.array([[3e38, 0.0, -3e38], [-3e38, -3e38, -3e38]], np.float32)
   np.testing.assert_allclose(distributions(logits), [[1, 0, 0], [1 / 3] * 3],
                              atol=1e-6)
@@ -230,8 +217,7 @@ def test_where_nothing_of_the_mask_is_left_the_mask_decides(temperature):
   first = np.eye(V)[np.argmax(MASK)] if not temperature else MASK / sum(MASK)
   np.testing.assert_allclose(probs[0], first, rtol=1e-6)
   if temperature:
-    np.testing.assert_allclose(probs[1],
-                               oracle(logits[1], mask=MASK),
+    np.testing.assert_allclose(probs[1], oracle(logits[1], mask=MASK),
                                atol=2e-6)
 
 
@@ -242,10 +228,9 @@ def test_what_is_off_is_static():
   assert not warper.greedy
   assert sampling.make_warper(Sampling(top_k=V), B, V).top_k == 0
   assert sampling.make_warper(Sampling(temperature=np.float64(0)), B, V).greedy
-  assert sampling.make_warper(Sampling(top_p=np.ones(B)), B,
-                              V).top_p.shape == (B,)
-  assert sampling.make_warper(Sampling(min_p=np.zeros(B)), B,
-                              V).min_p.shape == (B,)
+  rows = sampling.make_warper(Sampling(top_p=np.ones(B), min_p=np.zeros(B)), B,
+                              V)
+  assert rows.top_p.shape == rows.min_p.shape == (B,)
 
 
 def test_untempered_keeps_the_mask_alone():
@@ -298,34 +283,26 @@ def draw(key, probs, k, rows):
   return tuple(np.asarray(x) for x in draws)
 
 
-def pair_counts(tokens, size):
-  counts = np.zeros((size, size))
-  np.add.at(counts, tuple(tokens.T), 1)
-  return counts
-
-
 def test_gumbel_top_k_draws_without_replacement():
   scores, tokens = draw(0, PROBS, 2, 50_000)
   expected = np.zeros((len(PROBS),) * 2)
   for i, j in itertools.permutations(np.flatnonzero(PROBS), 2):
     expected[i, j] = PROBS[i] * PROBS[j] / (1 - PROBS[i])
-  counts = pair_counts(tokens, len(PROBS))
+  counts = exactness.count(tokens, len(PROBS))
   assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # Negative control: sorted siblings have another distribution.
-  sorted_counts = pair_counts(np.sort(tokens, axis=1), len(PROBS))
+  sorted_counts = exactness.count(np.sort(tokens, axis=1), len(PROBS))
   assert (exactness.p_value(sorted_counts, expected)
           < helpers.MAX_P_VALUE_OF_CONTROL)
   assert (scores[:, 0] > scores[:, 1]).all()
 
 
 def test_gumbel_top_k_marks_tokens_of_no_mass():
+  """Also beside a certain token."""
   scores, tokens = draw(1, PROBS, len(PROBS), 100)
   assert (np.sort(tokens) == np.arange(len(PROBS))).all()
   np.testing.assert_array_equal(np.isneginf(scores), tokens == 1)
   assert (tokens[:, -1] == 1).all()
-
-
-def test_gumbel_top_k_of_a_certain_token():
   scores, tokens = draw(2, np.eye(4)[2], 2, 100)
   assert (tokens[:, 0] == 2).all()
   assert np.isfinite(scores[:, 0]).all() and np.isneginf(scores[:, 1]).all()
@@ -369,20 +346,15 @@ def test_truncated_families_without_mass():
 
 
 def test_residual():
+  """Normalised, however little mass it has; of none, the distribution."""
   target = np.array([0.5, 0.3, 0.2, 0.0], np.float32)
   draft = np.array([0.2, 0.5, 0.1, 0.2], np.float32)
   np.testing.assert_allclose(sampling.residual(target, draft),
                              [0.75, 0, 0.25, 0], atol=1e-6)
-
-
-@pytest.mark.parametrize("shift", [0.0, 1e-13])
-def test_a_residual_of_no_mass_keeps_the_distribution(shift):
-  probs = np.array([0.5, 0.5, shift], np.float32)
-  result = sampling.residual(probs, np.array([0.5, 0.5, 0.0], np.float32))
-  np.testing.assert_array_equal(result, probs)
-
-
-def test_a_residual_of_little_mass_is_normalised():
+  for shift in (0.0, 1e-13):
+    probs = np.array([0.5, 0.5, shift], np.float32)
+    found = sampling.residual(probs, np.array([0.5, 0.5, 0.0], np.float32))
+    np.testing.assert_array_equal(found, probs)
   target = np.array([0.5, 0.5, 1e-10], np.float32)
   result = sampling.residual(target, np.array([0.5, 0.5, 0.0], np.float32))
   np.testing.assert_allclose(result, [0, 0, 1], atol=1e-6)

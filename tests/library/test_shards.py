@@ -7,8 +7,7 @@ import pytest
 
 from decoding_jax.kernels import random
 from decoding_jax.testing import exactness
-from support import helpers
-from support import on_shards
+from support import helpers, on_shards
 
 
 def run(*names):

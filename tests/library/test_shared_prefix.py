@@ -10,13 +10,10 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import cache_growth
-from decoding_jax.runtime import prefill
+from decoding_jax.runtime import cache_growth, prefill
 from decoding_jax.testing import exactness
-from models import cacheless
-from models import transformer
-from support import helpers
-from support import small_heads
+from models import cacheless, transformer
+from support import helpers, small_heads
 from support import tiny_models as tiny
 
 L = 11
@@ -128,6 +125,20 @@ def test_a_drafter_that_cannot_share():
       run.state.target_cache)
 
 
+@pytest.mark.parametrize("name", ["delta", "without a cache"])
+def test_a_target_that_cannot_share(name):
+  """States of recurrent layers and models without a cache repeat it."""
+  given = models()
+  if name == "delta":
+    target = tiny.random_model(_LONG(tiny.DELTA))
+    given.update(target=target.lm, target_params=target.params)
+  else:
+    given["target"] = cacheless.language_model(functools.partial(
+        transformer.causal_logits, given["target"]), 13, 64)
+  check_same(given, [{"rows": 2}], method=METHODS[-1])
+  assert generate(given, PREFIX, generate_=dj.begin).context.num_shared == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("reads_prompt", [False, True])
 def test_with_a_processor(reads_prompt):
@@ -182,9 +193,6 @@ def test_what_is_refused():
                   shared_prefix=wrong, **given)
   with pytest.raises(ValueError, match="max_new_tokens=9 need 66 positions"):
     generate(given, np.zeros(52, np.int32))
-  target = cacheless.language_model(lambda params, tokens: tokens, 13)
-  with pytest.raises(ValueError, match="the target reads no Cache.shared"):
-    generate({"target": target, "target_params": ()}, PREFIX)
 
 
 # Texts of 4 tokens, of 4 each, by a target that is far from a table.

@@ -3,8 +3,7 @@
 import pytest
 
 from decoding_jax.testing import exactness
-from support import helpers
-from support import on_split_slots
+from support import helpers, on_split_slots
 
 CASES = [(heads, size) for heads, sizes in on_split_slots.SIZES.items()
          for size in sizes]
@@ -38,10 +37,7 @@ def test_no_device_has_a_whole_cache(kernels):
 
 
 def test_what_is_exchanged_does_not_grow_with_the_cache(kernels):
-  """In float32, by each of two layers: queries, their attention, its weights.
-
-  A cache of one layer has 344 kB.
-  """
+  """In float32: queries, their attention and its weights in two layers."""
   rows, queries = on_split_slots.ROWS, 8
   numbers = rows * queries * (2 * on_split_slots.CHANNELS + 8)
   more = kernels["program"]["bytes"] - kernels["control"]["bytes"]

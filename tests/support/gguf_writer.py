@@ -1,7 +1,4 @@
-"""Writes GGUF files as llama.cpp's converter does, of tiny models.
-
-Names of tensors are those of the package `gguf`, not the ones under test.
-"""
+"""Writes GGUF files as llama.cpp's converter does, of tiny models."""
 
 import numpy as np
 import pytest

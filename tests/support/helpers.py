@@ -20,8 +20,7 @@ from decoding_jax.speculation import verifiers
 from decoding_jax.testing import enumeration, exactness
 from experiments.devices import model_pair
 from models import transformer
-from models.text import chat_template
-from models.text import tokenizers
+from models.text import chat_template, tokenizers
 
 MAX_P_VALUE_OF_CONTROL = 1e-12
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -126,6 +125,15 @@ def enumerate_rule(rule, target, draft, draws, size):
   return probs, some
 
 
+def acceptance_bound(target, inside):
+  """The best acceptance of any rule that keeps `target` (arXiv 2502.18779): the
+  least 1 + t(H) - Q(H) of sets H, `inside` being Q, that all children lie in H.
+  """
+  order = range(len(target))
+  return min(1 + target[list(chosen)].sum() - inside(chosen) for size in (
+      *order, len(target)) for chosen in itertools.combinations(order, size))
+
+
 def product_efficiency(chances):
   """Tokens a target call, where level l accepts with chance `chances[l]`."""
   return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
@@ -207,10 +215,7 @@ def found_by(program, *names, devices=8):
 
 
 def start(*command, devices=1, **environment):
-  """Starts Python in the repository: a process whose output is read as text.
-
-  It is one of its own since JAX settles the number of devices when it starts.
-  """
+  """Starts Python in the repository: a process whose output is read as text."""
   paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
   environment = {
       **os.environ, "JAX_PLATFORMS": "cpu",

@@ -1,8 +1,4 @@
-"""CDLH and CDSL of one row in plain Python: no cache, no batch, no arrays.
-
-A model is a function from a text, a list of tokens, to logits `[V]`; a reward
-one from a text to a number.
-"""
+"""CDLH and CDSL of one row in plain Python: no cache, no batch, no arrays."""
 
 from typing import Callable, NamedTuple, Optional
 

@@ -21,15 +21,10 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from experiments.devices import shared_prefix
+from experiments.devices import mesh_shapes, model_pair, shared_prefix
 from experiments.devices import start_tables
-from models import checkpoints
-from models import prompt_lookup
-from models import transformer
-from models.heads import block
-from models.heads import eagle
+from models import checkpoints, prompt_lookup, transformer
+from models.heads import block, eagle
 from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import sharding
@@ -98,10 +93,7 @@ def save_heads(folder):
 
 
 def processed(pair):
-  """The pair, each text of which alternates between halves of the tokens.
-
-  A head drafts without a processor.
-  """
+  """The pair, each text of which alternates between halves of the tokens."""
   half = np.arange(TARGET.vocab_size) < TARGET.vocab_size // 2
   params = mesh_lib.on_all(pair.mesh, dj.processors.table(
       np.stack([np.where(half, 1, -1), np.where(half, -1, 0)])))
@@ -136,10 +128,7 @@ def with_features_and_start(pair):
 
 
 def by_features():
-  """Drafts what a start table says, by the sign of the last token's features.
-
-  Its name is that of the method whose tables it begins with.
-  """
+  """Drafts what a start table says, by the sign of a token's features."""
   def propose(keys, context, state):
     del keys
     cache = state.target_cache
@@ -168,11 +157,7 @@ NO_MODEL = {
 
 def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
         method=METHOD, target="target", drafts=None, rows=None, shared=0):
-  """A generation, and what devices exchange in a step of its loop.
-
-  Draft models are split where they can be, if `drafts` does not say otherwise.
-  Prompts begin with the same `shared` tokens.
-  """
+  """A generation, and what devices exchange in a step of its loop."""
   names = folder / target, draft or folder / "draft"
   pair = model_pair.open_pair(*names, weights=weights)
   pair = (model_pair.with_params(pair) if mesh is None

@@ -1,7 +1,4 @@
-"""Decodes on groups of devices, one that drafts and one that verifies.
-
-Run by `test_roles`; prints JSON, a dict of what was found.
-"""
+"""Decodes on groups of devices, one that drafts and one that verifies."""
 
 import functools
 import json
@@ -20,11 +17,7 @@ V, END, ROWS, LENGTH = 6, 5, 24_000, 4
 
 
 def stale(method):
-  """A control: tokens of the draft before, with the distributions of this one.
-
-  Tokens that were drafted after another text with distributions of their own
-  would merely be rejected more often.
-  """
+  """A control: tokens of the draft before, with distributions of this one."""
   parts = method.sampled.rounds
 
   def propose(context, drafting):
@@ -57,13 +50,18 @@ def same(method, mesh, temperature):
 
 
 def p_value(method, mesh):
-  """Of the joint distribution of texts."""
-  one = dj.generate
-  dj.generate = functools.partial(roles.generate, mesh=mesh)
-  result = exactness.fit(method, *exactness.random_tables(V), rows=ROWS,
-                         length=LENGTH)
-  dj.generate = one
-  return result.p_value
+  """Of texts, by `dj.testing`."""
+  target, draft = exactness.random_tables(V)
+  (lm, params), (draft, draft_params) = map(exactness.table_model,
+                                            (target, draft))
+
+  def sampler(key, prompts):
+    return roles.generate(
+        key, prompts, np.ones(len(prompts), np.int32), mesh=mesh, method=method,
+        target=lm, target_params=params, draft=draft, draft_params=draft_params,
+        max_new_tokens=LENGTH).tokens[:, 1:]
+
+  return dj.testing.check(sampler, target, rows=ROWS, length=LENGTH).p_value
 
 
 def devices_of_parts(mesh):

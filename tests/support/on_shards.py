@@ -16,10 +16,8 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import sampling
-from decoding_jax.kernels import bits
-from decoding_jax.kernels import vocabulary
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.kernels import bits, vocabulary
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.testing import exactness
 
 # Bytes that devices of a row may exchange in a step.

@@ -29,10 +29,7 @@ _PROMPTS = np.random.default_rng(0).integers(
 
 
 def generate(task):
-  """The tokens of a method, by the large or by the small model.
-
-  Its programs have all optimisations: without them they did not hang.
-  """
+  """The tokens of a method, by the large or by the small model."""
   method, config = task
   target, draft = tiny.random_model(config), tiny.random_model(_SMALL, seed=4)
   drafts = method is not _METHODS[1]

@@ -15,12 +15,9 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax.testing import exactness
 from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import mesh_shapes, model_pair
 from models.transformer import sharding
-from support import helpers
-from support import random_methods
-from support import random_models
+from support import helpers, random_methods, random_models
 
 PROMPTS, _WIDTH = 3, 3
 # Counted tokens by V: all texts of so many can be enumerated, and are frequent.
@@ -215,14 +212,18 @@ def _on_mesh(models, keys, rows, share, given):
 
 
 def p_value(actual, expected) -> float:
-  """Returns the probability that some prompt fits as badly as the worst does.
-  """
+  """Returns how likely it is that some prompt fits as badly as the worst."""
   least = min(map(_p_value, actual, expected))
   # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.
   return float(-np.expm1(PROMPTS * np.log1p(-least))) if least < 1 else 1.0
 
 
 def _p_value(actual, expected):
+  """`exactness.p_value`; after the end of a text comes one token more."""
   texts = list(expected | actual)
-  return exactness.p_value(*(np.array([x.get(text, 0) for text in texts])
-                             for x in (actual, expected)))
+  width, size = max(map(len, texts)), 1 + max(map(max, texts))
+  tables = np.zeros((2, *(1 + size,) * width))
+  for text in texts:
+    at = text + (size,) * (width - len(text))
+    tables[(slice(None), *at)] = actual.get(text, 0), expected.get(text, 0)
+  return exactness.p_value(*tables)

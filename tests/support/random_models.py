@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from models import prompt_lookup
-from models import tabular
-from models import transformer
+from models import prompt_lookup, tabular, transformer
 from models.text import vocab_mapping
-from support import masked_models
-from support import small_heads
+from support import masked_models, small_heads
 from support import tiny_models as tiny
 
 HEADS = tuple(small_heads.HEADS)
@@ -138,10 +135,7 @@ def _transformers(draws, kind, config, params, logits):
 
 
 def _target(draws, config, contexts, dtypes):
-  """Returns the config, parameters, and logits of a random target.
-
-  In 16 bits, only parameters are taken of which no context magnifies rounding.
-  """
+  """Returns the config, parameters, and logits of a random target."""
   narrow = dataclasses.replace(config, dtype=draws.one_of(*dtypes))
   while True:
     params = _cast(tiny.random_model(config, seed=draws.size(1, 2**16)).params,
@@ -179,6 +173,7 @@ def _cast(params, dtype):
 # there is no single distribution, and ever more texts tell roundings apart.
 # So logits within rounding of one forward's are replaced by these. Others stay:
 # a wrong mask or position, or a cache of rejected tokens, shows as in float32.
+
 # Total variation, twice what a model may differ from itself in float32.
 _TOLERANCE = 0.1
 

@@ -8,13 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models import transformer
-from models.heads import block
-from models.heads import chimera
-from models.heads import clover
-from models.heads import eagle
-from models.heads import hydra
-from models.heads import medusa
-from models.heads import mtp
+from models.heads import block, chimera, clover, eagle, hydra, medusa, mtp
 from models.heads import parallel_eagle
 from support import tiny_models as tiny
 

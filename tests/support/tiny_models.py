@@ -1,8 +1,4 @@
-"""Tiny models that are not flat, one that follows a script, and runs.
-
-All runs of `generate` on transformers have the same shapes, so that tests of
-one method share its program.
-"""
+"""Tiny models that are not flat, one that follows a script, and runs."""
 
 import dataclasses
 import functools
@@ -86,10 +82,7 @@ class Models(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def random_model(config, seed=3):
-  """A transformer of random parameters, none of them 0 or 1.
-
-  The layers are scaled up, else each token would be followed by itself.
-  """
+  """A transformer of random parameters, none of them 0 or 1."""
   shapes = transformer.abstract_params(config)
   rng = np.random.default_rng(seed)
 
@@ -120,10 +113,7 @@ def noisy(model, amount, seed=1):
 
 @functools.lru_cache(maxsize=None)
 def llama_models():
-  """Llama family; the drafter has the target's shape, and is like it.
-
-  Because of the shape the target can be its own drafter in the same program.
-  """
+  """Llama family; the drafter has the target's shape, and is like it."""
   target = random_model(dataclasses.replace(LLAMA, scan_layers=True))
   return Models(target, noisy(target, 0.1))
 
@@ -170,10 +160,7 @@ STATES = 97
 
 @functools.lru_cache(maxsize=None)
 def table_reward(maximum=np.inf):
-  """A reward without sense: any token at any place changes it.
-
-  A row's constraint is a table `[STATES]` of values, the parameter a factor.
-  """
+  """A reward without sense: any token at any place changes it."""
   def init(params, constraint, prompt, length):
     return advance(params, constraint, jnp.int32(0), prompt,
                    jnp.arange(len(prompt)) < length)
@@ -271,6 +258,23 @@ def greedy(model, prompts, lengths, new, eos_id=None, allowed=None):
     tokens[rows, lengths + at] = logits.argmax(axis=-1)
   texts = [row[n:n + new].tolist() for row, n in zip(tokens, lengths)]
   return [x[:x.index(eos_id) + 1] if eos_id in x else x for x in texts]
+
+
+# A tree of 6 nodes under the newest token, which is the first one.
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+
+
+def path_to(node):
+  return [] if node < 0 else path_to(PARENTS[node]) + [node]
+
+
+def tree_mask(batch):
+  """Each node of the tree sees those on its path: `[B, 7, 7]`."""
+  mask = np.zeros((7, 7), bool)
+  for node in range(7):
+    mask[node, path_to(node)] = True
+  return np.broadcast_to(mask, (batch, 7, 7))
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -10,8 +10,7 @@ RATIO = 0.25
 
 def record(method, seconds, calls=(6, 6, 4), *, temperature=0.0, drafts=0,
            nodes=0, accepted=((6,), (6,), (4,))):
-  """A record of texts of 6, 6 and 4 tokens, that plain decoding takes 1 s for.
-  """
+  """A record of texts of 6, 6 and 4 tokens; plain decoding takes 1 s."""
   tokens = [6, 6, 4]
   results = {
       "method": method, "temperature": temperature, "depth": drafts,

@@ -44,7 +44,7 @@ _MAX_MATCHERS = 1024
 
 
 class Engine(NamedTuple):
-  """What follows a text; see `llguidance_engine`, `xgrammar_engine`."""
+  """A grammar engine; see `llguidance_engine`, `xgrammar_engine`."""
   start: Callable[[], Any]  # `() -> matcher`, at the empty text
   # `(matcher, token)`, one that is allowed and does not end the text.
   consume: Callable[[Any, int], None]
@@ -216,7 +216,7 @@ def _texts(number) -> _Texts:
 
 def _host_advance(number, states, tokens, parents):
   """Returns the texts after tokens, of the shape of `states`."""
-  # Mapped over any number of axes; the last one is that of a block, or of
+  # Mapped over any number of axes; the last one is the block's, or the axis of
   # tokens without parents.
   states, tokens, parents = np.broadcast_arrays(states, tokens, parents)
   shape = states.shape

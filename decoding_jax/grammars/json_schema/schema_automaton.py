@@ -39,7 +39,7 @@ _BUDGETS = (_Budget(3, None), _Budget(2, 256), _Budget(1, 64), _Budget(1, 16))
 
 @dataclasses.dataclass
 class _Build:
-  """What an automaton is built of."""
+  """The parts of an automaton under construction."""
   source: Source  # the schema
   nfa: Nfa  # over bytes
   budget: _Budget  # of this attempt
@@ -86,7 +86,7 @@ def _attempt(schema, whitespace, budget, limit, deadline):
 
 
 def _add(build, parts, start):
-  """Adds the values of parts; returns the state after them, None for none."""
+  """Adds the values of parts; returns the state after, None if none fits."""
   if not parts:
     return _add_anything(build, start)
   branches = schema_branches.of_parts(build.source, parts)

@@ -20,7 +20,7 @@ _MAX_INTEGERS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-  """What items may follow which."""
+  """The items of a list, and which may follow which."""
   values: tuple[Value, ...]  # all of them
   # Of each item, the last one for all that follow, indices of its values.
   allowed: tuple[frozenset, ...]

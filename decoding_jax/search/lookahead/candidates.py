@@ -87,7 +87,7 @@ def commit_choice(context: Context, options: SearchOptions, state: DecodeState,
     drafted = cache_lib.commit(state.draft_cache, paths.block, index, count)
     state = state.replace(target_cache=cache, draft_cache=drafted)
     return state, logits[:, 0], (~state.done).astype(jnp.int32)
-  # The first forward of the roll-out was that of the token.
+  # The first forward of the roll-out scored the token.
   logits = buffers.take_along(paths.logits, index[..., None], axis=1)[:, 0]
   cache = cache_lib.commit(state.target_cache, paths.block, index, count)
   return state.replace(target_cache=cache), logits, jnp.zeros_like(count)

@@ -122,7 +122,7 @@ def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
   by_draft = int(options.rollout_model.needs_draft)
   one_hot = lambda size, x: running[:, None] * (
       jnp.arange(size)[None] == x[:, None]).astype(jnp.int32)
-  # A tree whose paths were compared by reward knows that of the best one.
+  # A tree whose paths were compared by reward knows the best one's.
   tested = (tested & (lookahead.reward_calls == 0)).astype(jnp.int32)
   reward_calls = (tested + lookahead.reward_calls + continuation.reward_calls +
                   (ended_in % 2) * options.num_candidates + compared)

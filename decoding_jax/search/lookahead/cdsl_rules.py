@@ -10,7 +10,7 @@ from decoding_jax.validation import values
 
 
 class Rules(NamedTuple):
-  """What CDSL does with a drafted lookahead."""
+  """CDSL's rules for a drafted lookahead."""
   # `(max_draft_lag, context, state, reward_states) -> Lookahead`; see
   # `draft_lookahead`.
   draft: Callable[..., Any]

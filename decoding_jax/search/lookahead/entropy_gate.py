@@ -31,7 +31,7 @@ def fit_threshold(entropies, correct) -> float:
 
   Args:
     entropies: `[N]`, of the target's distributions along reference texts, nats.
-    correct: `[N]` bool, whether the most probable token is that of the text.
+    correct: `[N]` bool, whether the most probable token is the text's.
 
   Returns:
     The threshold, in the middle between two of the entropies; inf if it is best

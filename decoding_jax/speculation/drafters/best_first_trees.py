@@ -99,7 +99,7 @@ def _propose(grown, nodes, rank_temperature, keys, context: Context,
 
 def observe(context: Context, before: DecodeState, after: DecodeState,
             seen: Seen) -> DecodeState:
-  """As `Drafter.observe`; `pending` is a draft block, and the kept nodes."""
+  """Does `Drafter.observe`; `pending` is a draft block, and the kept nodes."""
   block, kept = seen.pending
   path = buffers.take_along(kept, seen.verdict.path, axis=1)
   return language_model.observe(context, before, after,

@@ -103,7 +103,7 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
 
 
 def _parents(width, copies):
-  """Of siblings the root, and of a copied token the one before it."""
+  """Returns parents: siblings' is the root, a copied token's the one before."""
   parents = np.arange(NONE, width + copies - 1, dtype=np.int32)
   parents[1:width + 1] = 0
   parents[width + 1:width + 2] = 1
@@ -135,7 +135,7 @@ def _observe(depth, context: Context, before: DecodeState, after: DecodeState,
 
 
 def _beginning(seen: Seen, depth) -> Seen:
-  """What was seen of the first nodes of a path."""
+  """Returns what was seen of the first nodes of a path."""
   verdict = seen.verdict
   return seen.replace(
       tokens=seen.tokens[:, :depth + 1],

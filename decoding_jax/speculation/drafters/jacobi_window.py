@@ -72,7 +72,7 @@ def _propose(parents, keys, context: Context, state: DecodeState):
   window = window.at[:, 0, 0].set(root)
   grams = jax.vmap(lambda pool, x: pool[x % len(pool)])(pool, root)
   known = grams[:, :, :1] == root[:, None, None]
-  # Equal beginnings are one branch, that of the first of them.
+  # Equal beginnings are one branch, the first one's.
   same = (grams[:, :, None] == grams[:, None]) & known[:, None]
   first = jnp.argmax(jnp.cumprod(same, axis=-1), axis=2)[..., 1:]
   order = jnp.arange(first[0].size).reshape(1, *first.shape[1:])

@@ -60,13 +60,13 @@ def check_own_cache(draft: LanguageModel | Head):
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
-  """As `Drafter.init`; a draft model is prefilled as the target is."""
+  """Does `Drafter.init`; a draft model is prefilled as the target is."""
   return feature_head.init(context, state) if _is_head(context) else state
 
 
 def propose(expander, keys, context: Context,
             state: DecodeState) -> tuple[DraftTree, Block | None]:
-  """As `Drafter.propose`, with the block of a draft model."""
+  """Does `Drafter.propose` with the block of a draft model."""
   if _is_head(context):
     return feature_head.propose(expander, keys, context, state)
   model, cache = context.draft, state.draft_cache

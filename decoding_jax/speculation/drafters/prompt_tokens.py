@@ -29,7 +29,7 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class _Trees(NamedTuple):
-  """Of the wide tree and of the deep one; chains come after drafted nodes."""
+  """Nodes of the wide and the deep tree; chains come after drafted nodes."""
   # `[2, N]`, which of all guesses, or after them of the prompt tokens, a node
   # is.
   source: np.ndarray

@@ -40,7 +40,7 @@ def bucket(first, second, buckets: int):
 
 def learn(table, tokens, count, begin=0, gain=_GAIN, most=_MOST):
   """Adds to the scores of tri-grams `begin` to `count` of `[T]`, in one row. A
-  pair of which K tokens are known forgets that of the least score."""
+  pair of which K tokens are known forgets the one of least score."""
   def note(i, table):
     following, scores = table
     at = bucket(tokens[i], tokens[i + 1], len(scores))

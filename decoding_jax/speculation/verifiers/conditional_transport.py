@@ -17,7 +17,7 @@ whole, the target has the mass m = a t, and
 
 once x and the more probable ones of S are rejected. The node itself is accepted
 with probability R / (1 - a + R) once all its children are, and is followed by a
-token of max(m - d, 0) off S. That of the root is 1; a leaf is accepted with a,
+token of max(m - d, 0) off S. The root's is 1; a leaf is accepted with a,
 and followed by a token of t. As in traversal, the children and all that is
 below them come before their parent. But no number depends on what was rejected:
 a level's numbers are known at once, and the accepted node is the first one in
@@ -116,7 +116,7 @@ def post_order(layout: Layout) -> np.ndarray:
 
 
 class _Weights(NamedTuple):
-  """What is known of a node by the probability that it is reached."""
+  """The numbers of a node, by the probability that it is reached."""
   chances: Array  # `[K]`, with which its children are reached
   itself: Array  # `[]`, the probability to accept the node after them
   rest: Array  # `[V]`, weights of the token that follows it then

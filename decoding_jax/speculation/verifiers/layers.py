@@ -1,6 +1,6 @@
 """Layer verification: the levels of a tree one by one, the deepest one first.
 
-From the root down every node v gets a weight w(v), that of the root being 1.
+From the root down every node v gets a weight w(v), the root's being 1.
 The weights of a level sum up to W, the probability that the path reaches that
 level. At each of its nodes recursive rejection goes through the children with
 the target mass W t instead of the distribution t:
@@ -86,7 +86,7 @@ def rest_of(layout: Layout, tree: DraftTree, probs, masses, node):
 
 
 class _Rejected(NamedTuple):
-  """What recursive rejection finds at a node."""
+  """The result of recursive rejection at a node."""
   children: Array  # `[K]` int32, M where there is no child
   chances: Array  # `[K]`, to accept each of them
   lost: Array  # `[]`, the probability to reject them all

@@ -52,7 +52,7 @@ _TIMES = np.exp(np.arange(-14.0, 15.0, _STEP)).astype(np.float32)
 
 
 class Choice(NamedTuple):
-  """How a child of a node is chosen."""
+  """The choice of a node's child."""
   chances: Array  # `[K]`, of each child, given their tokens
   law: Array  # `[V]`, of the token that is chosen, before they are drawn
 
@@ -129,7 +129,7 @@ def transport(mass, draft, tokens, valid) -> Choice:
   size = len(draft)
   drawn, own = vocabulary.top_k(draft, min(_OWN, size))
   wanted = vocabulary.take(mass, own)
-  # The last class is that of all other tokens.
+  # The last class has all other tokens.
   rest = lambda x: vocabulary.put(x, own, 0).sum()[None]
   drawn = jnp.concatenate([drawn, rest(draft)])
   wanted = jnp.concatenate([wanted, rest(mass)])
@@ -149,7 +149,7 @@ def transport(mass, draft, tokens, valid) -> Choice:
 
 
 def _race(drawn, count, weights):
-  """What is chosen, over what is drawn, of each class of tokens, `[C]`."""
+  """Returns chosen over drawn probability of each class of tokens, `[C]`."""
   times = jnp.asarray(_TIMES)[:, None]
   quiet = jnp.exp(-weights[None] * times)
   others = (quiet @ drawn)[:, None]**jnp.maximum(count - 1, 0)

@@ -60,7 +60,7 @@ def multi_step() -> Verifier:
 
   Each child is tested against the distribution that it was drawn from, and what
   that leaves of the target's is the target of the next. The paper takes the
-  children in random order; here it is that of their models.
+  children in random order; here the order is their models'.
 
   Returns:
     The verifier, for samples of several distributions. For t = (.5, .3, .2),

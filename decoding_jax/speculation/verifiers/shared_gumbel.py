@@ -38,7 +38,7 @@ def verifier() -> Verifier:
 
 def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
   """Follows the target's tokens for as long as they are children, in one row.
-  `key` is not used: the noise is that of `tree.noise_keys`. For log t = (-1,
+  `key` is not used: the noise comes from `tree.noise_keys`. For log t = (-1,
   -0.7, -2), g = (0.3, -1, 0.2) the token is 0, whatever the children are."""
   del key
 

@@ -98,7 +98,7 @@ class _State:
 
 
 class _Node(NamedTuple):
-  """What is known of the node whose children have their turn."""
+  """The state of the node whose children have their turn."""
   children: Array  # `[K]` int32, in draw order
   valid: Array  # `[K]` bool, which of them there are
   tokens: Array  # `[K]` int32
@@ -189,7 +189,7 @@ def _go_on(uniforms, tree: DraftTree, node: _Node, state: _State) -> _State:
 
 
 def _ratio(target, draft):
-  """Of tokens that the drafter cannot have drawn nothing is used."""
+  """Returns target / draft; where the draft is 0 the result is not used."""
   return target / jnp.where(draft > 0, draft, 1)
 
 

@@ -4,7 +4,7 @@ A file has a subclass of `draft_kind.Draft`, `HELP` for `--help`, and one or
 both of
 
     of_name(name)            the record of a name such as "layers:8", else None
-    of_folder(name, folder)  that of a folder such as one of a head, else None
+    of_folder(name, folder)  the record of a folder such as a head's, else None
 
 so that a new type is one new file. Names are asked first, since a name need be
 no folder; a folder that no type knows holds a draft model. `__path__` may be

@@ -8,7 +8,7 @@ HELP = ("a file .npz of experiments.convert, for drafters without a model")
 
 
 class Table(draft_kind.Draft):
-  """What drafters without a model begin with."""
+  """A start table of drafters without a model."""
 
   @property
   def is_model(self):

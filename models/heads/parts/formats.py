@@ -57,7 +57,7 @@ class Folder(NamedTuple):
 
 
 class Format(NamedTuple):
-  """How heads of a file are published."""
+  """The published format of the heads of a file."""
   # `(Folder) -> (config, kept)` of the head, and the layers of the target that
   # it reads
   config: Callable[..., Any]

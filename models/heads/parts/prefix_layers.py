@@ -16,7 +16,7 @@ from models.transformer import views
 
 @flax.struct.dataclass
 class State:
-  """What a head has read."""
+  """The state of a head after the pairs it has read."""
   caches: tuple[Cache, ...]  # Of its layers over pairs, one or none
   hidden: Array  # `[B, F]` of the last pair
 

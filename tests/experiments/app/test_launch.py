@@ -56,70 +56,46 @@ _MISTAKES = {
     "rsd --config.temperatures=(1,1e999)": "temperatures[1]=inf: a finite num",
     "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
+    "exactness --length=1000": "these are 6**1000 texts, at most 1e+07 are",
+    "exactness --rows=1000000000000": "is not an integer in the range [1, 10",
     "convert": "--hf= and --to_hf= and --table=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
 }
 
 
-@pytest.fixture(scope="module")
-def mistakes():
-  """(exit status, output, errors) of each; all run at the same time."""
-  running = {
-      line: subprocess.Popen(
-          [sys.executable, "-m", f"experiments.{line.split()[0]}",
-           *line.split()[1:]], cwd=_ROOT, text=True, stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE)
-      for line in _MISTAKES}
-  outputs = {line: p.communicate() for line, p in running.items()}
-  return {line: (running[line].returncode, *outputs[line]) for line in running}
-
-
 @pytest.mark.parametrize("line", _MISTAKES)
-def test_mistakes_are_one_line_and_status_2(mistakes, line):
-  status, output, errors = mistakes[line]
-  assert status == 2, errors
-  assert output == ""
-  assert len(errors.splitlines()) == 1, errors
-  assert errors.startswith(f"{line.split()[0]}: error: ")
-  assert _MISTAKES[line] in errors
+def test_mistakes_are_one_line_and_status_2(python, line):
+  program, *arguments = line.split()
+  got = python("-m", f"experiments.{program}", *arguments)
+  assert (got.status, got.output) == (2, ""), got.errors
+  assert len(got.errors.splitlines()) == 1, got.errors
+  assert got.errors.startswith(f"{program}: error: ")
+  assert _MISTAKES[line] in got.errors
 
 
-def _help(program, flag="--help"):
-  """What a flag of help prints, of a program that succeeds."""
-  got = subprocess.run(
-      [sys.executable, "-m", f"experiments.{program}", flag], cwd=_ROOT,
-      text=True, capture_output=True, check=False)
-  assert (got.returncode, got.stderr) == (0, "")
-  return got.stdout
-
-
-def test_programs_are_listed_in_a_line_each():
-  lines = subprocess.run([sys.executable, "-m", "experiments"], cwd=_ROOT,
-                         text=True, capture_output=True,
-                         check=True).stdout.splitlines()
+def test_programs_are_listed_in_a_line_each(python):
+  lines = python("-m", "experiments").output.splitlines()
   assert "python -m experiments.generate      Completes a prompt" in [
       line[:54] for line in lines]
   assert len(lines) == len({line.split()[2] for line in lines}) <= 13
 
 
-def test_help_shows_flags_of_all_modules():
-  """absl knows but those that a main has defined itself."""
-  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", _help("generate"), re.M))
+def test_help(python):
+  def shown(program, flag="--help"):
+    got = python("-m", f"experiments.{program}", flag)
+    assert (got.status, got.errors) == (0, "")
+    return got.output
+
+  # Of all modules, where absl knows but those that a main has defined itself.
+  flags = set(re.findall(r"^  --(?:\[no\])?(\w+):", shown("generate"), re.M))
   assert {"method", "prompt", "chat", "system", "stream", "regex",
           "json_schema", "stop", "repetition_penalty", "no_repeat_ngram_size",
-          "mesh"} <= shown
-  # Those of absl itself are what --helpfull is for.
-  assert "verbosity" not in shown
-
-
-def test_help_of_a_main_with_a_config():
+          "mesh"} <= flags
+  assert "verbosity" not in flags
   assert ("--config: Settings: file, file:preset, or the name of a"
-          in _help("train"))
-
-
-def test_full_help_has_flags_of_absl_too():
-  """Of a program with a flag that is required, which help does not need."""
-  assert "--verbosity" in _help("estimate", "--helpfull")
+          in shown("train"))
+  # Help does not need the flag that is required.
+  assert "--verbosity" in shown("estimate", "--helpfull")
 
 
 def test_help_may_be_cut_off(monkeypatch):
@@ -134,16 +110,6 @@ def test_help_may_be_cut_off(monkeypatch):
     with pytest.raises(SystemExit) as error, launch._help():
       sys.exit(status)
     assert (error.value.code or 0) == status
-
-
-def test_warnings_of_programs_have_no_prefix():
-  code = ("import logging\n"
-          "from experiments.app import launch\n"
-          "def main(): logging.getLogger('decoding_jax.x').warning('Told.')\n"
-          "launch.run(main)")
-  got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
-                       capture_output=True, check=False)
-  assert got.stderr == "Told.\n"
 
 
 def test_a_helper_module_says_that_it_is_no_program():
@@ -167,11 +133,23 @@ def test_numbers_that_nothing_can_use(value, where):
 
 
 def test_numbers_of_a_config_file():
-  """Which are not on the command line."""
   holder = types.SimpleNamespace(value=ml_collections.ConfigDict(
       {"training": {"learning_rate": math.inf}}))
   with pytest.raises(launch.UserError, match="--config.training.learning_rate"):
     launch.config(holder)
+
+
+@pytest.mark.parametrize("lines, message", [
+    ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
+    ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
+    ("x = 1", "has no attribute 'get_config': a function that")])
+def test_files_that_are_no_configs(tmp_path, lines, message):
+  (tmp_path / "own.py").write_text(lines + "\n")
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.rsd",
+       f"--config={tmp_path / 'own.py'}"], cwd=_ROOT, text=True,
+      capture_output=True, check=False)
+  assert got.returncode == 2 and message in got.stderr.splitlines()[-1]
 
 
 def test_check_positive():
@@ -190,17 +168,25 @@ def test_user_errors_converts_only_what_is_named():
       raise KeyError("a bug")
 
 
+def _main(python, statement):
+  return python("-c", "import errno, logging\n"
+                "from experiments.app import launch\n"
+                f"def main(): {statement}\n"
+                "launch.run(main)")
+
+
+def test_warnings_of_programs_have_no_prefix(python):
+  assert _main(python, "logging.getLogger('decoding_jax.x').warning('Told.')"
+               ).errors == "Told.\n"
+
+
 @pytest.mark.parametrize("error, status, words", [
     ("KeyboardInterrupt", 130,
      ["interrupted; results written before are kept."]),
     ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
-def test_ends_that_are_no_mistakes(error, status, words):
-  code = ("from experiments.app import launch\n"
-          f"def main(): raise {error}\n"
-          "launch.run(main)")
-  run = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
-                       capture_output=True, check=False)
-  assert (run.returncode, run.stderr.split("\n")[1:-1]) == (status, words)
+def test_ends_that_are_no_mistakes(python, error, status, words):
+  got = _main(python, f"raise {error}")
+  assert (got.status, got.errors.split("\n")[1:-1]) == (status, words)
 
 
 @pytest.mark.parametrize("error, told, words", [
@@ -210,16 +196,10 @@ def test_ends_that_are_no_mistakes(error, status, words):
     ("ValueError('x: [ENOSPC No space left on device]')", True,
      "a file could not be written: No space left on device; results written"),
 ], ids=["bug", "file", "disk", "library"])
-def test_a_bug_keeps_its_traceback(error, told, words):
-  code = ("import errno\n"
-          "from experiments.app import launch\n"
-          f"def main(): raise {error}\n"
-          "launch.run(main)")
-  got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
-                       capture_output=True, check=False)
-  assert got.returncode == 1
-  assert words in got.stderr
-  assert (len(got.stderr.splitlines()) == 1) == told
+def test_a_bug_keeps_its_traceback(python, error, told, words):
+  got = _main(python, f"raise {error}")
+  assert got.status == 1 and words in got.errors
+  assert (len(got.errors.splitlines()) == 1) == told
 
 
 def test_input_that_is_nested_too_deeply_is_a_user_error():
@@ -238,29 +218,20 @@ def test_results_survive_a_torn_last_line(tmp_path):
   assert results_store.read(path) == [{"cell": 1}, {"cell": 2}]
   results_store.append(path, {"cell": 3})
   assert results_store.read(path) == [{"cell": 1}, {"cell": 2}, {"cell": 3}]
-
-
-def test_results_keep_a_file_that_is_torn_from_the_start(tmp_path):
-  path = tmp_path / "results.jsonl"
+  # From the start.
   path.write_text('{"ce')
   assert results_store.read(path) == []
   assert path.read_text() == ""
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[" * 100_000],
-                         ids=["text", "deep"])
-def test_results_name_the_line_that_is_not_json(tmp_path, line):
+@pytest.mark.parametrize("line, message", [
+    ("nonsense", "line 2 is not JSON"), ("[" * 100_000, "line 2 is not JSON"),
+    ("5", "line 2 is no result.*'cell'"), ("[]", "line 2 is no result"),
+    ('{"other": 1}', "line 2 is no result")], ids=range(5))
+def test_results_name_the_line_that_is_wrong(tmp_path, line, message):
   path = tmp_path / "results.jsonl"
   path.write_text(f'{{"cell": 1}}\n{line}\n{{"cell": 2}}\n')
-  with pytest.raises(launch.UserError, match="line 2 is not JSON"):
-    results_store.read(path)
-
-
-@pytest.mark.parametrize("line", ["5", "[]", '{"other": 1}'])
-def test_results_name_the_line_that_is_no_result(tmp_path, line):
-  path = tmp_path / "results.jsonl"
-  path.write_text(f'{{"cell": 1}}\n{line}\n')
-  with pytest.raises(launch.UserError, match="line 2 is no result.*'cell'"):
+  with pytest.raises(launch.UserError, match=message):
     results_store.read(path, "cell")
 
 
@@ -311,16 +282,13 @@ def test_workdir_records_settings_and_every_start(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rsd", "rsd.py", "configs/rsd.py"])
-def test_configs_have_names_outside_of_the_clone(name, tmp_path):
+def test_configs_have_names_outside_of_the_clone(python, name, tmp_path):
   """As after an installation, where there is no such file."""
-  code = ("from experiments.app import launch\n"
-          "config = launch.define_config('rsd', '')\n"
-          "launch.run(lambda: print(launch.config(config).prompts))")
-  got = subprocess.run(
-      [sys.executable, "-c", code, f"--config={name}:smoke",
-       "--config.prompts=17"], cwd=tmp_path, text=True, capture_output=True,
-      check=False, env={**os.environ, "PYTHONPATH": str(_ROOT)})
-  assert got.stdout == "17\n", got.stderr
+  got = python("-c", "from experiments.app import launch\n"
+               "config = launch.define_config('rsd', '')\n"
+               "launch.run(lambda: print(launch.config(config).prompts))",
+               f"--config={name}:smoke", "--config.prompts=17", folder=tmp_path)
+  assert got.output == "17\n", got.errors
 
 
 def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
@@ -392,28 +360,28 @@ def test_workdir_of_other_settings_is_refused(tmp_path):
 
 
 def test_free_settings_may_change(tmp_path):
-  results_store.open_workdir(tmp_path, {"seed": 1, "lengths": [2]},
-                             free=["lengths"])
-  results_store.open_workdir(tmp_path, {"seed": 1, "lengths": [3]},
-                             free=["lengths"])
+  start = lambda **settings: results_store.open_workdir(
+      tmp_path, settings, free=["lengths"])
+  start(seed=1, lengths=[2])
+  start(seed=1, lengths=[3])
   with pytest.raises(launch.UserError, match="seed=1, not of 2"):
-    results_store.open_workdir(tmp_path, {"seed": 2, "lengths": [3]},
-                               free=["lengths"])
+    start(seed=2, lengths=[3])
 
 
 def test_workdir_that_cannot_be_is_a_user_error(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(launch.UserError, match="--workdir=.*file cannot be used"):
-    results_store.open_workdir(tmp_path / "file", {})
-  for text in "{", "[" * 100_000:
-    (tmp_path / results_store.RUN).write_text(text)
-    with pytest.raises(launch.UserError, match="--workdir=.* cannot be used"):
-      results_store.open_workdir(tmp_path, {})
+  for name, text in (("half", "{"), ("deep", "[" * 100_000)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / results_store.RUN).write_text(text)
   (tmp_path / "run" / "run.partial").mkdir(parents=True)
-  with pytest.raises(launch.UserError, match="directory: '.*run.partial'"):
-    results_store.open_workdir(tmp_path / "run", {})
-  with pytest.raises(launch.UserError, match="--workdir is empty"):
-    results_store.open_workdir("", {})
+  for folder, message in (
+      (tmp_path / "file", "--workdir=.*file cannot be used"),
+      (tmp_path / "half", "--workdir=.* cannot be used"),
+      (tmp_path / "deep", "--workdir=.* cannot be used"),
+      (tmp_path / "run", "directory: '.*run.partial'"),
+      ("", "--workdir is empty")):
+    with pytest.raises(launch.UserError, match=message):
+      results_store.open_workdir(folder, {})
 
 
 @pytest.mark.parametrize("old, new, expected", [

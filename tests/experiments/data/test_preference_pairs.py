@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -89,13 +90,11 @@ def test_training(config, tmp_path):
     (dict(windows=(9, 3)), "config.windows=(9, 3) must ascend"),
     (dict(preset="smoke"), "config.preset='smoke' has outputs=0"),
     (dict(preferences="", corpus=""),
-     "config.preset='harmless-reward' has outputs=1"),
-])
+     "config.preset='harmless-reward' has outputs=1")])
 def test_preferences_that_cannot_be_trained(config, changes, message):
   config.update(changes)
-  with pytest.raises(launch.UserError) as error:
+  with pytest.raises(launch.UserError, match=re.escape(message)):
     train.train(config)
-  assert message in str(error.value)
 
 
 @pytest.mark.parametrize("content, message", [

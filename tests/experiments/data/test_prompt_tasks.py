@@ -89,6 +89,8 @@ def test_readers(task, pair, tmp_path):
      "Write.\n", None),
     *((task, {"turns": ["Solve it."]}, "Solve it.\n", None)
       for task in ("gsm8k", "humaneval", "mbpp")),
+    # Braces in a record are text.
+    ("spec_bench", {"turns": ["a {b} {0} {"]}, "a {b} {0} {\n", None),
 ])
 def test_other_formats(task, value, prompt, reference, pair, tmp_path):
   path = tmp_path / "data.json"
@@ -96,12 +98,6 @@ def test_other_formats(task, value, prompt, reference, pair, tmp_path):
   got = prompt_tasks.load(make_config(task, path), pair)
   assert pair.tokenizer.decode(got.prompts[0]) == prompt
   assert got.references == (reference and [reference])
-
-
-def test_braces_in_a_record_are_text(pair, tmp_path):
-  path = jsonl(tmp_path / "data.jsonl", {"turns": ["a {b} {0} {"]})
-  got = prompt_tasks.load(make_config("spec_bench", path), pair)
-  assert pair.tokenizer.decode(got.prompts[0]) == "a {b} {0} {\n"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.json", "a.jsonl.gz"])
@@ -152,8 +148,7 @@ def test_wrong_files(name, text, message, pair, tmp_path):
 def test_no_format_fits(pair, tmp_path):
   path = jsonl(tmp_path / "a.jsonl", {"de": "Ja."})
   with pytest.raises(launch.UserError, match=(
-      r"a.jsonl', line 1 has none of the formats .*'translation.de'"
-      r".*; there are de\.")):
+      r"line 1 has none of the formats .*'translation.de'.*; there are de\.")):
     prompt_tasks.load(make_config("wmt18_de_en", path), pair)
 
 
@@ -240,15 +235,22 @@ def test_more_examples_extend_fewer(pair, tmp_path):
   assert prompt_tasks.load(config, pair).prompts != all_of_them[:4]
 
 
+def _of_categories(folder, *names, **update):
+  """A config of prompts of categories, each the text of a prompt."""
+  path = jsonl(folder / "a.jsonl", *(
+      {"turns": [f"{name}{i}"], "category": name}
+      for i, name in enumerate(names)))
+  config = make_config("spec_bench", path)
+  config.update(update)
+  return config
+
+
 def test_one_category(pair, tmp_path):
-  path = jsonl(tmp_path / "a.jsonl", *(
-      {"turns": [str(n)], "category": "qa" if n % 2 else "rag"}
-      for n in range(6)))
-  config = make_config("spec_bench", path, category="qa")
-  config.prompts = 3
+  config = _of_categories(tmp_path, *["rag", "qa"] * 3, prompts=3,
+                          category="qa")
   got = prompt_tasks.load(config, pair)
   assert {pair.tokenizer.decode(p) for p in got.prompts} == {
-      "1\n", "3\n", "5\n"}
+      "qa1\n", "qa3\n", "qa5\n"}
   assert "3 prompts of the first 3 of 3 examples of category qa" in got.note
   assert got.categories == ["qa"] * 3
   config.category = "maths"
@@ -257,22 +259,16 @@ def test_one_category(pair, tmp_path):
 
 
 def test_categories_in_groups(pair, tmp_path):
-  path = jsonl(tmp_path / "a.jsonl", *(
-      {"turns": [name], "category": name} for name in ("stem", "rag", "math")))
-  config = make_config("spec_bench", path)
-  config.prompts = 3
-  got = prompt_tasks.load(config, pair)
-  results = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
-  assert results == {"stem\n": "mt_bench", "math\n": "mt_bench", "rag\n": "rag"}
+  got = prompt_tasks.load(
+      _of_categories(tmp_path, "stem", "rag", "math", prompts=3), pair)
+  groups = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
+  assert groups == {"stem0\n": "mt_bench", "math2\n": "mt_bench",
+                    "rag1\n": "rag"}
 
 
 def test_categories_in_turn(pair, tmp_path):
-  path = jsonl(tmp_path / "a.jsonl", *(
-      {"turns": [f"{name}{n}"], "category": name}
-      for name, count in (("qa", 6), ("rag", 2), ("math", 1))
-      for n in range(count)))
-  config = make_config("spec_bench", path, balanced=True)
-  config.prompts = 7
+  config = _of_categories(tmp_path, *["qa"] * 6, "rag", "rag", "math",
+                          prompts=7, balanced=True)
   got = prompt_tasks.load(config, pair)
   assert [sorted(part) for part in (
       got.categories[:3], got.categories[3:5], got.categories[5:])] == [
@@ -308,48 +304,37 @@ def test_records_that_refer_to_other_data_sets_are_left_out(pair, tmp_path):
   assert prompt_tasks.load(make_config("spec_bench", path), pair).prompts
 
 
-def test_speed_bench_by_name(pair, monkeypatch):
+@pytest.fixture(name="asked")
+def _asked(monkeypatch):
+  """Arguments that the package of data sets is asked with, for one record."""
   asked = []
 
   def load_dataset(*args, **kwargs):
+    if args[0] == "me/none":
+      raise OSError("no network")
     asked.append((args, kwargs))
-    return [{"category": "qa", "turns": ["Who?"]}]
+    return [{"category": "qa", "turns": ["Who?"],
+             "translation": {"de": "Ja.", "en": "Yes."}}]
 
   monkeypatch.setitem(sys.modules, "datasets",
                       types.SimpleNamespace(load_dataset=load_dataset))
+  return asked
+
+
+def test_data_sets_by_name(pair, asked, monkeypatch):
   config = make_config("speed_bench", "")
   assert prompt_tasks.load(config, pair).categories == ["qa"]
   config.tasks.speed_bench.dataset.name = "throughput_1k"
   prompt_tasks.load(config, pair)
-  assert asked == [(("nvidia/SPEED-Bench", name), {"split": "test"})
-                   for name in ("qualitative", "throughput_1k")]
-
-
-def test_data_sets_by_name(pair, monkeypatch):
-  asked = []
-
-  def load_dataset(*args, **kwargs):
-    asked.append((args, kwargs))
-    return [{"translation": {"de": "Ja.", "en": "Yes."}}]
-
-  monkeypatch.setitem(sys.modules, "datasets",
-                      types.SimpleNamespace(load_dataset=load_dataset))
   got = prompt_tasks.load(make_config("wmt18_de_en", ""), pair)
   assert got.references == ["Yes."]
   prompt_tasks.load(make_config("wmt18_de_en", "hub:me/mine"), pair)
-  assert asked == [(("wmt/wmt18", "de-en"), {"split": "test"}),
-                   (("me/mine", "de-en"), {"split": "test"})]
-
-  def refuse(*_, **__):
-    raise OSError("no network")
-
-  monkeypatch.setitem(sys.modules, "datasets",
-                      types.SimpleNamespace(load_dataset=refuse))
-  with pytest.raises(launch.UserError, match="'me/mine' .*loaded: no network"):
-    prompt_tasks.load(make_config("wmt18_de_en", "hub:me/mine"), pair)
-
-
-def test_data_sets_by_name_without_the_package(pair, monkeypatch):
+  assert asked == [(names, {"split": "test"}) for names in (
+      ("nvidia/SPEED-Bench", "qualitative"),
+      ("nvidia/SPEED-Bench", "throughput_1k"), ("wmt/wmt18", "de-en"),
+      ("me/mine", "de-en"))]
+  with pytest.raises(launch.UserError, match="'me/none' .*loaded: no network"):
+    prompt_tasks.load(make_config("wmt18_de_en", "hub:me/none"), pair)
   monkeypatch.setitem(sys.modules, "datasets", None)
   with pytest.raises(launch.UserError, match="need the package datasets: pip"):
     prompt_tasks.load(make_config("xsum", ""), pair)

@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import pathlib
 import shutil
-import subprocess
-import sys
 import types
 
 import jax
@@ -206,7 +203,7 @@ def test_what_does_not_fit_is_refused(monkeypatch):
     assert part in line
 
 
-def test_a_main_refuses_before_it_loads(folders, tmp_path):
+def test_a_main_refuses_before_it_loads(python, folders, tmp_path):
   """A model of 17 TB that has no parameters at all."""
   config = checkpoints.load_config(folders[0])
   huge = dataclasses.replace(config, vocab_size=2**22, dim=2**20)
@@ -215,15 +212,13 @@ def test_a_main_refuses_before_it_loads(folders, tmp_path):
   fields = json.loads((tmp_path / "config.json").read_text())
   (tmp_path / "config.json").write_text(
       json.dumps({**fields, **dataclasses.asdict(huge)}))
-  runs = [subprocess.Popen(
-      [sys.executable, "-m", "experiments.generate", f"--target={tmp_path}",
-       f"--draft={folders[1]}", "--max_new_tokens=3", "--prompt=import os",
-       "--compilation_cache=", *flags],
-      cwd=pathlib.Path(__file__).parents[3], text=True, stderr=subprocess.PIPE)
+  runs = [python("-m", "experiments.generate", f"--target={tmp_path}",
+                 f"--draft={folders[1]}", "--max_new_tokens=3",
+                 "--prompt=import os", "--compilation_cache=", *flags)
           for flags in ([], ["--force"])]
-  errors = [run.communicate()[1].removeprefix("Reading the models ...\n")
+  errors = [run.errors.removeprefix("Reading the models ...\n")
             for run in runs]
-  assert [run.returncode for run in runs] == [2, 2]
+  assert [run.status for run in runs] == [2, 2]
   assert all(len(text.splitlines()) == 1 for text in errors), errors
   assert "a device needs 16" in errors[0] and "--force" in errors[0]
   assert "no folder params" in errors[1]

@@ -40,39 +40,49 @@ def _found(tmp_path_factory):
   return parsed
 
 
+def assert_same(record, off=1e-5):
+  assert record["same"] and record["same_counts"] and record["off"] < off
+
+
+def counts(record):
+  """What devices exchange."""
+  return {k: v for k, v in record.items()
+          if k not in ("same", "same_counts", "off")}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
 def test_same_tokens_as_on_one_device(runs, mesh):
   """The same models are read from their folders onto each mesh."""
-  assert runs[mesh]["same"] and runs[mesh]["same_counts"]
-  assert runs[mesh]["off"] < 1e-5
+  assert_same(runs[mesh])
 
 
-def test_rows_that_join_on_a_mesh(runs):
+def test_same_tokens_of_all_that_a_mesh_decodes(runs):
+  """A drafter with devices of its own has two groups, in which rows and layers
+  are split; heads are on a target whose layers and logits are."""
   assert runs["queued"]["same"] and runs["queued"]["same_counts"]
-
-
-@pytest.mark.parametrize("method", ["pearl(2)", "ssd(2, 2)"])
-def test_the_drafter_has_devices_of_its_own(runs, method):
-  """Two groups, each of which splits rows and layers in two."""
-  assert runs[method]["same"] and runs[method]["same_counts"]
-  assert runs[method]["off"] < 1e-5
+  for method in ("pearl(2)", "ssd(2, 2)"):
+    assert_same(runs[method])
+  # Layers with a state are split by heads, as their parameters are.
+  assert runs["states"]["same"] and runs["states"]["off"] < 1e-4
+  assert runs["states"]["whole"] == 0
+  assert runs["mamba"]["same"] and runs["mamba"]["off"] < 1e-4
+  assert runs["processed"] and runs["looked_up"]
+  for name in (*on_meshes.HEADS, "processed head"):
+    assert_same(runs[name], 1e-4)
+  # Control: without the processor they are others.
+  assert runs["processed head"]["other"]
 
 
 def test_weights_of_8_bits(runs):
   """Scales of the embedding are one sum more a forward; experts have none."""
   rounded, whole = runs["2x4 of 8 bits"], runs["2x4"]
-  assert runs["other"] and rounded["same"] and rounded["same_counts"]
-  assert rounded["off"] < 1e-5
-  more = {"all-reduce": whole["all-reduce"] + 1 + DRAFTS}
-  same = ("same", "same_counts", "off")
-  assert ({k: v for k, v in rounded.items() if k not in same} ==
-          {k: v for k, v in {**whole, **more}.items() if k not in same})
-
-
-def test_scanned_layers_exchange_what_unrolled_ones_do(runs):
-  assert runs["scanned"] == {**runs["2x4 of 8 bits"],
-                             "off": runs["scanned"]["off"]}
+  assert runs["other"]
+  assert_same(rounded)
+  assert counts(rounded) == {
+      **counts(whole), "all-reduce": whole["all-reduce"] + 1 + DRAFTS}
+  # Scanned layers exchange what unrolled ones do.
+  assert runs["scanned"] == {**rounded, "off": runs["scanned"]["off"]}
   assert runs["scanned"]["off"] < 1e-5
 
 
@@ -82,7 +92,7 @@ def test_same_tokens_where_rows_share_a_prefix(runs):
   The heads of the draft do not divide by those that share its layers.
   """
   shared, plain = runs["shared"], runs["2x4"]
-  assert shared["same"] and shared["same_counts"] and shared["off"] < 1e-5
+  assert_same(shared)
   sums = ("all-reduce", "all-gather", "all-to-all")
   assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
 
@@ -91,36 +101,19 @@ def test_same_tokens_where_rows_share_a_prefix(runs):
 def test_experts_of_which_each_device_has_some_whole(runs, weights):
   """They exchange as often, and as much, as those whose units are split."""
   whole = runs[f"experts {weights}"]
-  units = runs["2x4" if weights == "dtype" else "2x4 of 8 bits"]
-  assert whole["same"] and whole["same_counts"] and whole["off"] < 1e-5
-  counts = lambda runs: {k: v for k, v in runs.items() if k not in (
-      "same", "same_counts", "off")}
-  assert counts(whole) == counts(units)
-
-
-def test_same_tokens_of_layers_with_a_state(runs):
-  """Their heads are split as parameters are."""
-  assert runs["states"]["same"] and runs["states"]["off"] < 1e-4
-  assert runs["states"]["whole"] == 0
-  assert runs["mamba"]["same"] and runs["mamba"]["off"] < 1e-4
+  assert_same(whole)
+  assert counts(whole) == counts(
+      runs["2x4" if weights == "dtype" else "2x4 of 8 bits"])
 
 
 def test_a_draft_that_all_devices_have(runs):
   """Its layers exchange nothing; the texts are the same."""
   whole, split = runs["2x4 of a whole draft"], runs["2x4"]
-  assert whole["same"] and whole["same_counts"] and whole["off"] < 1e-5
+  assert_same(whole)
   # Two of the layers, which are scanned, a level.
   fewer = DRAFTS * 2
   assert whole["all-reduce"] == split["all-reduce"] - fewer
   assert not any("an expert" in name for name in whole)
-
-
-def test_same_tokens_with_a_logits_processor(runs):
-  assert runs["processed"]
-
-
-def test_same_tokens_of_looked_up_drafts(runs):
-  assert runs["looked_up"]
 
 
 @pytest.mark.parametrize("name", on_meshes.NO_MODEL)
@@ -130,22 +123,7 @@ def test_same_tokens_of_drafters_without_a_model(runs, name):
   Control: rows differ in how often they have a draft.
   """
   assert len(set(runs[name]["tested"])) > 1
-  assert runs[name]["same"] and runs[name]["same_counts"]
-  assert runs[name]["off"] < 1e-4
-
-
-@pytest.mark.parametrize("name", on_meshes.HEADS)
-def test_same_tokens_of_heads_on_the_target(runs, name):
-  """Of a target whose layers and logits are split."""
-  assert runs[name]["same"] and runs[name]["same_counts"]
-  assert runs[name]["off"] < 1e-4
-
-
-def test_same_tokens_of_a_head_on_a_processed_target(runs):
-  """Control: without the processor they are others."""
-  whole = runs["processed head"]
-  assert whole["same"] and whole["same_counts"] and whole["other"]
-  assert whole["off"] < 1e-4
+  assert_same(runs[name], 1e-4)
 
 
 @pytest.mark.parametrize("mesh, split_draft", [
@@ -170,9 +148,8 @@ def test_devices_exchange_sums_of_layers_and_little_else(runs, mesh,
           for config, (n, of_layers) in calls.items())}
   if split_draft and split > on_meshes.DRAFT.num_kv_heads:
     expected.update({"all-gather": 2 * DRAFTS, "reduce-scatter": DRAFTS})
-  exchanged = {k: v for k, v in runs[mesh].items()
-               if k not in ("same", "same_counts", "off", "bytes of rules",
-                            "whole")}
+  exchanged = {k: v for k, v in counts(runs[mesh]).items()
+               if k not in ("bytes of rules", "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
   # A draft whose heads are not split has its embedding on all devices.
   assert (runs[mesh]["whole"] == 0) == split_draft
@@ -227,26 +204,28 @@ def test_a_parameter_without_mesh_axes_is_refused():
     sharding.specs(ONE, 2, params)
 
 
-def test_norms_of_gemma_are_whole():
+def test_parameters_of_other_architectures():
   norms = {name: spec for name, spec in named_specs(tiny.GEMMA, 2).items()
            if name.endswith("/scale")}
   assert set(norms.values()) == {VECTOR} and len(norms) == 2 * 6 + 1
-
-
-def test_scanned_layers_have_an_axis_more():
+  # Scanned layers have an axis more.
   config = dataclasses.replace(ONE, scan_layers=True, vocab_size=14)
   specs = named_specs(config, 2)
   assert specs["layers/layer/feed_forward/gate/kernel"] == PartitionSpec(
       None, "model", None)
   assert specs["head"] == specs["embedding"] == ROWS
-
-
-def test_experts_are_split_each():
+  # Experts are split each.
   specs = named_specs(tiny.MIXTRAL, 2)
   layer = "layers/layer_0/feed_forward"
   assert specs[f"{layer}/up/kernel"] == PartitionSpec(None, "model", None)
   assert specs[f"{layer}/down/kernel"] == PartitionSpec(None, None, "model")
   assert specs[f"{layer}/router/kernel"] == WHOLE
+  # 2 heads of 4 channels are 8 rows, but no 4 devices have a head each.
+  specs = named_specs(ONE, 4)
+  assert specs["layers/layer_0/attention/value/kernel"] == WHOLE
+  assert specs["layers/layer_0/attention/query/kernel"] == ROWS
+  # One device has everything.
+  assert set(named_specs(tiny.OPT, 1).values()) == {WHOLE, VECTOR}
 
 
 @pytest.mark.parametrize("config, size, whole", [
@@ -309,17 +288,6 @@ def test_memory_of_a_draft_that_is_not_split(folders):
   assert mesh_lib.partition(lookup, (1, 2)).drafts == 2
 
 
-def test_key_value_heads_are_split_whole_or_not_at_all():
-  """2 heads of 4 channels are 8 rows, but no 4 devices have a head each."""
-  specs = named_specs(ONE, 4)
-  assert specs["layers/layer_0/attention/value/kernel"] == WHOLE
-  assert specs["layers/layer_0/attention/query/kernel"] == ROWS
-
-
-def test_one_device_has_everything():
-  assert set(named_specs(tiny.OPT, 1).values()) == {WHOLE, VECTOR}
-
-
 @pytest.mark.parametrize("value, shape", [
     ("data:4,model:2", (4, 2)), ("model:4,data:2", (2, 4)), ("data:8", (8, 1)),
     ("model:2", (1, 2))])
@@ -336,22 +304,17 @@ def test_auto_uses_as_many_devices_as_it_can(batch, count, shapes):
 
 def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
   config = dataclasses.replace(ONE, num_kv_heads=4)
-  lm = transformer.language_model(config)
-  params = transformer.abstract_params(config)
-  pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0)
+  model = (transformer.language_model(config),
+           transformer.abstract_params(config))
+  pair = model_pair.ModelPair(*model, *model, None, 1.0)
   shapes = mesh_shapes.sizes("auto", config, batch=8, count=8)
   run = [on_meshes.METHOD.sampled], 8, 5, 9
-  needs = [
-      sum(
-          memory_estimate.estimate(pair, *run,
-                                   memory_estimate.Ways(model, data)))
-      for data, model in shapes
-  ]
+  needs = [sum(memory_estimate.estimate(
+      pair, *run, memory_estimate.Ways(model, data))) for data, model in shapes]
   assert needs == sorted(needs, reverse=True)
   ways = [mesh_lib.partition(pair, shape) for shape in shapes]
   for there, number in zip((*needs, 1), (*range(len(shapes)), -1)):
-    monkeypatch.setattr(memory_estimate,
-                        "device_memory",
+    monkeypatch.setattr(memory_estimate, "device_memory",
                         lambda _, there=there: there)
     assert mesh_lib.choose(pair, ways, *run) == number % len(shapes)
 
@@ -421,18 +384,16 @@ def test_a_large_model_keeps_all_cores_busy_by_itself():
   assert mesh_shapes.host_devices("data:2", large, 8, 2) == 2
 
 
-def test_flags_and_variables_settle_devices():
+@pytest.mark.parametrize("arguments, flags, count", [
+    (["--mesh=data:1"], "", 1), ([], "", 1),
+    (["--mesh=data:2"], "", min(2, kernels.cores())),
+    (["--mesh=data:2"], "--xla_force_host_platform_device_count=3", 3)])
+def test_flags_and_variables_settle_devices(python, arguments, flags, count):
   script = ("import sys, jax; from absl import flags; "
             "from experiments.devices import mesh; flags.FLAGS(sys.argv); "
             "mesh.join('python-target', 8); print(jax.device_count())")
-  runs = [helpers.start("-c", script, *arguments, XLA_FLAGS=flags)
-          for arguments, flags in (
-              (["--mesh=data:1"], ""), (["--mesh=data:2"], ""), ([], ""),
-              (["--mesh=data:2"],
-               "--xla_force_host_platform_device_count=3"))]
-  results = [run.communicate() for run in runs]
-  assert [output.strip() for output, _ in results] == [
-      "1", str(min(2, kernels.cores())), "1", "3"], results
+  got = python("-c", script, *arguments, XLA_FLAGS=flags)
+  assert got.output == f"{count}\n", got.errors
 
 
 @pytest.mark.parametrize("value, message", [

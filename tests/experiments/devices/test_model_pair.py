@@ -63,6 +63,11 @@ def open_(target, draft, **kwargs):
   return model_pair.with_params(model_pair.open_pair(target, draft, **kwargs))
 
 
+def on_mesh(target, draft):
+  return mesh_lib.with_params(model_pair.open_pair(target, draft),
+                              mesh_shapes.make((1, 1)))
+
+
 def decoded(pair, method):
   return np.asarray(mesh_lib.generate(
       pair, jax.random.split(jax.random.key(0), 2), PROMPTS,
@@ -84,8 +89,7 @@ def test_layers_of_the_target_share_its_parameters(target, greedy):
 
 
 def test_layers_of_the_target_on_a_mesh(target, greedy):
-  pair = mesh_lib.with_params(model_pair.open_pair(target, "layers:2"),
-                              mesh_shapes.make((1, 1)))
+  pair = on_mesh(target, "layers:2")
   assert pair.draft_params is pair.target_params
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
@@ -101,9 +105,8 @@ def test_the_target_with_a_view_of_its_own_cache(target, greedy):
   assert both.weights == one.weights
   # 6 of 32 slots, and no lengths.
   assert both.caches < one.caches * 1.2
-  on_mesh = mesh_lib.with_params(model_pair.open_pair(target, "window:2"),
-                                 mesh_shapes.make((1, 1)))
-  np.testing.assert_array_equal(decoded(on_mesh, METHOD), greedy)
+  np.testing.assert_array_equal(decoded(on_mesh(target, "window:2"), METHOD),
+                                greedy)
 
 
 @pytest.mark.long
@@ -126,9 +129,7 @@ def test_the_next_token_module_of_the_target(folders, tmp_path):
   target = str(tmp_path / "target")
   plain = decoded(open_(target, ""), dj.methods.autoregressive())
   np.testing.assert_array_equal(decoded(open_(target, "mtp"), METHOD), plain)
-  pair = mesh_lib.with_params(model_pair.open_pair(target, "mtp"),
-                              mesh_shapes.make((1, 1)))
-  np.testing.assert_array_equal(decoded(pair, METHOD), plain)
+  np.testing.assert_array_equal(decoded(on_mesh(target, "mtp"), METHOD), plain)
 
 
 @pytest.mark.parametrize("text", [
@@ -155,8 +156,7 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
   with pytest.raises(launch.UserError, match="are prompt tokens, of --method="):
     draft.for_methods("rsd_s", [METHOD], target)
   with pytest.raises(launch.UserError, match="for one device: leave --mesh e"):
-    mesh_lib.with_params(model_pair.open_pair(target, folder),
-                         mesh_shapes.make((1, 1)))
+    on_mesh(target, folder)
 
 
 @pytest.mark.parametrize("draft, more, message", [
@@ -175,7 +175,7 @@ def test_layers_that_cannot_draft(target, draft, more, message):
     model_pair.open_pair(target, draft, **more)
 
 
-def test_a_draft_of_another_tokenizer(target, draft, greedy, caplog):
+def test_a_draft_of_another_tokenizer(folders, target, draft, greedy, caplog):
   pair = open_(target, draft)
   assert f"'{draft}' has another tokenizer than the target" in caplog.text
   common = int(pair.draft_params.table.common.sum())
@@ -183,16 +183,10 @@ def test_a_draft_of_another_tokenizer(target, draft, greedy, caplog):
   assert 257 <= common < 265
   assert f"drafts the {common} of the target's 270 tokens" in caplog.text
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
-
-
-def test_a_draft_of_another_tokenizer_on_a_mesh(target, draft, greedy):
-  pair = mesh_lib.with_params(model_pair.open_pair(target, draft),
-                              mesh_shapes.make((1, 1)))
+  pair = on_mesh(target, draft)
   assert isinstance(pair.draft_params, vocab_mapping.MappedParams)
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
-
-
-def test_a_draft_of_the_same_tokenizer_is_as_it_is(target, folders):
+  # One of the same tokenizer is as it is.
   pair = model_pair.open_pair(target, folders[1])
   assert not isinstance(pair.draft_params, vocab_mapping.MappedParams)
 
@@ -276,9 +270,7 @@ def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
   assert pair.drafts.name == name
   assert pair.draft_params.table.shape == (270, 270)
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
-  np.testing.assert_array_equal(decoded(mesh_lib.with_params(
-      model_pair.open_pair(target, name), mesh_shapes.make((1, 1))), METHOD),
-                                greedy)
+  np.testing.assert_array_equal(decoded(on_mesh(target, name), METHOD), greedy)
   with pytest.raises(launch.UserError, match="No such file"):
     model_pair.open_pair(target, f"{name}x")
 
@@ -293,9 +285,7 @@ def test_several_draft_models(target, draft, greedy):
   assert pair.drafts.types(pair.source) == ["float32"]
   for each in method, METHOD:
     np.testing.assert_array_equal(decoded(pair, each), greedy)
-  on_mesh = mesh_lib.with_params(model_pair.open_pair(target, name),
-                                 mesh_shapes.make((1, 1)))
-  np.testing.assert_array_equal(decoded(on_mesh, method), greedy)
+  np.testing.assert_array_equal(decoded(on_mesh(target, name), method), greedy)
 
 
 @pytest.mark.parametrize("names, words", [

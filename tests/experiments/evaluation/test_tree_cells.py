@@ -171,6 +171,20 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   assert queued["texts"] == result[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
+  # Without timings there are the same counts, and no rates.
+  config.update(queue=0, references=0)
+  counted = tree_cells.measure(config, pair, methods, examples,
+                               tmp_path / "counted")
+  for record, timed in zip(counted, result, strict=True):
+    for name in ("texts", "emitted", "target_calls", "row_steps"):
+      assert record[name] == timed[name]
+    assert not {"seconds", "tokens", "baseline_rate"} & record.keys()
+    assert "token_rate" not in record["metrics"]
+  rows = tree_figures.long_records(counted, None, 0.1)
+  trees = tree_tables.best(rows, {("length", 1): [methods[1].name]})
+  tree_tables.write(tmp_path, rows, trees, "", {})
+  assert "| tokens/s" not in (tmp_path / "summary.md").read_text()
+  assert "RSD-S" in tree_tables.terminal(rows, trees)
 
 
 def test_seconds_of_each_prompt_and_of_its_baseline():

@@ -85,23 +85,17 @@ def test_without_flags_the_pair_is_as_it_was(applied, folders):
   assert applied(pair.eos_id).target is pair.target
 
 
-def test_a_regular_expression(applied):
-  assert completion(applied(regex="[xy]z[0-9]")) in [
-      (f"{first}z{last}".encode(), True)
-      for first in "xy" for last in range(10)]
-
-
-def test_a_schema_in_a_file(applied, tmp_path):
-  path = tmp_path / "schema.json"
-  path.write_text('{"enum": ["ab"]}')
-  assert completion(applied(json_schema=str(path))) == (b'"ab"', True)
-
-
-def test_one_of_the_lines_of_a_file(applied, tmp_path):
-  path = tmp_path / "names"
-  path.write_text("x1\nx2\n\nyy\n")
-  assert completion(applied(choices=str(path))) in [
-      (text, True) for text in (b"x1", b"x2", b"yy")]
+@pytest.mark.parametrize("flag, text, texts", [
+    ("regex", "", {f"{first}z{last}" for first in "xy" for last in range(10)}),
+    ("json_schema", '{"enum": ["ab"]}', {'"ab"'}),
+    ("choices", "x1\nx2\n\nyy\n", {"x1", "x2", "yy"})])
+def test_what_a_completion_must_be(applied, tmp_path, flag, text, texts):
+  """A regular expression, a schema in a file, or a line of one."""
+  path = tmp_path / "file"
+  path.write_text(text)
+  written, ended = completion(applied(**{flag: str(path) if text else
+                                         "[xy]z[0-9]"}))
+  assert ended and written.decode() in texts
 
 
 @pytest.mark.long
@@ -219,13 +213,13 @@ def test_flags_that_cannot_be(applied, values, message):
     applied(**values)
 
 
-@pytest.mark.parametrize("schema, message", [
-    ("{", "Expect"), ('{"type": "array", "contains": true}',
-                      "schema at #: 'contains' is not supported"),
-    ('{"multipleOf": -1}', "schema at #: 'multipleOf' is -1: a number above")])
-def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
+def test_a_file_that_has_no_schema(applied, tmp_path):
   path = tmp_path / "schema.json"
-  path.write_text(schema)
-  with pytest.raises(launch.UserError,
-                     match=f"_schema={str(path)[:40]}.*: {message}"):
-    applied(json_schema=str(path))
+  for schema, message in (
+      ("{", "Expect"), ('{"type": "array", "contains": true}',
+                        "schema at #: 'contains' is not supported"),
+      ('{"multipleOf": -1}', "schema at #: 'multipleOf' is -1: a number abo")):
+    path.write_text(schema)
+    with pytest.raises(launch.UserError,
+                       match=f"_schema={str(path)[:40]}.*: {message}"):
+      applied(json_schema=str(path))

@@ -155,23 +155,24 @@ def test_logits_that_are_nan_are_told(pair, capsys):
   assert capsys.readouterr().out == "x"
 
 
-@pytest.mark.parametrize("method", [
-    dj.methods.beam_search(2), dj.methods.diverse_beam_search(2, 2)])
-def test_methods_whose_text_does_not_grow(pair, method):
-  del pair
+@pytest.mark.usefixtures("pair")
+def test_methods_whose_text_does_not_grow():
   greedy = dj.Sampling(temperature=0.0)
-  display_flags.check([method], greedy)
-  with flagsaver.as_parsed(stream="true"):
-    display_flags.check([METHOD, dj.methods.autoregressive()], greedy)
-    with pytest.raises(launch.UserError, match="--stream: the text of method "
-                       ".*beam_sea.* is only known at its end"):
-      display_flags.check([METHOD, method], greedy)
+  for method in dj.methods.beam_search(2), dj.methods.diverse_beam_search(2, 2):
+    display_flags.check([method], greedy)
+    with flagsaver.as_parsed(stream="true"):
+      display_flags.check([METHOD, dj.methods.autoregressive()], greedy)
+      with pytest.raises(launch.UserError, match="--stream: the text of method "
+                         ".*beam_sea.* is only known at its end"):
+        display_flags.check([METHOD, method], greedy)
 
 
 def test_on_a_mesh_nothing_is_told(pair):
-  mesh = jax.make_mesh((1,), ("data",))
+  pair = pair._replace(mesh=jax.make_mesh((1,), ("data",)))
   with pytest.raises(launch.UserError, match="--stream and --mesh: "):
-    display_flags.stream("x", pair._replace(mesh=mesh), None, PROMPTS, LENGTHS)
+    display_flags.stream("x", pair, None, PROMPTS, LENGTHS)
+  with pytest.raises(launch.UserError, match="--show_tree and --mesh"):
+    display_flags.show_trees(pair, None, None, None)
 
 
 def test_trees_of_each_step(pair, capsys, tmp_path):
@@ -213,11 +214,6 @@ def test_what_cannot_be_shown(pair, values, method, message):
   with flagsaver.as_parsed(**values):
     with pytest.raises(launch.UserError, match=message):
       display_flags.check([method], dj.Sampling())
-
-
-def test_trees_on_a_mesh_are_refused(pair):
-  with pytest.raises(launch.UserError, match="--show_tree and --mesh"):
-    display_flags.show_trees(pair._replace(mesh="a mesh"), None, None, None)
 
 
 def test_both_are_decoded_in_turn_and_medians_compared(monkeypatch, capsys):

@@ -9,7 +9,6 @@ import pytest
 
 from experiments.app import launch
 from experiments.flags import generation_flags
-from support import helpers
 
 USED = ({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
         {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0})
@@ -64,20 +63,18 @@ def test_sampling_of_a_shipped_model_is_not_recommended():
 
 
 @pytest.mark.long
-def test_generate_tells_both(folders, tmp_path):
+def test_generate_tells_both(python, folders, tmp_path):
   target = tmp_path / "target"
   shutil.copytree(folders[0], target)
   (target / FILE).write_text(json.dumps(
       dict(do_sample=True, top_p=0.9, repetition_penalty=1.2)))
-  arguments = ("-m", "experiments.generate", f"--target={target}",
-               "--method=autoregressive", "--prompt=import os",
-               "--compilation_cache=")
-  runs = [helpers.start(*arguments, *more) for more in (
-      ["--regex=[a-z]{200}", "--max_new_tokens=5"],
-      ["--regex=[a-z]", "--max_new_tokens=5", "--top_k=0",
-       "--repetition_penalty=1"])]
-  lines, ended = (run.communicate()[0].splitlines() for run in runs)
-  assert [run.returncode for run in runs] == [0, 0]
+  runs = [python("-m", "experiments.generate", f"--target={target}",
+                 "--method=autoregressive", "--prompt=import os",
+                 "--compilation_cache=", "--max_new_tokens=5", *more)
+          for more in (["--regex=[a-z]{200}"], [
+              "--regex=[a-z]", "--top_k=0", "--repetition_penalty=1"])]
+  assert [run.status for run in runs] == [0, 0]
+  lines, ended = (run.output.splitlines() for run in runs)
   assert lines[-3].startswith("autoregressive: 5 tokens")
   assert lines[-2:] == [
       "stopped at --max_new_tokens=5: the text is not complete.",

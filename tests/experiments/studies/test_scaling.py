@@ -12,7 +12,6 @@ from experiments.data import python_corpus
 from experiments.studies import scaling
 from experiments.training import run as training_run
 from models import checkpoints
-from support import helpers
 
 
 @pytest.fixture(name="config")
@@ -85,7 +84,7 @@ def test_a_study_goes_on_where_it_was(config, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_the_program(config, tmp_path):
+def test_the_program(python, config, tmp_path):
   file, config.tokens = tmp_path / "config.py", (64,)
   file.write_text(f"""
 import json
@@ -93,12 +92,10 @@ import ml_collections
 def get_config():
   return ml_collections.ConfigDict(json.loads({config.to_json()!r}))
 """)
-  process = helpers.start(
-      "-m", "experiments.studies.scaling", f"--config={file}",
-      f"--workdir={tmp_path / 'run'}")
-  output, errors = process.communicate()
-  assert process.returncode == 0, errors
-  assert output.startswith("overlap  parameters  64 tokens")
+  got = python("-m", "experiments.studies.scaling", f"--config={file}",
+               f"--workdir={tmp_path / 'run'}")
+  assert got.status == 0, got.errors
+  assert got.output.startswith("overlap  parameters  64 tokens")
   for name in ("summary.md", "run.json", "drafters/d4x1-64/config.json"):
     assert (tmp_path / "run" / name).stat().st_size
   text = (tmp_path / "run" / "summary.md").read_text()

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import processors
+from decoding_jax import processors, token_text
 from decoding_jax.testing import exactness
-from decoding_jax import token_text
 import decoding_jax as dj
 from support import tiny_models as tiny
 

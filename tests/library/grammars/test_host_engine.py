@@ -1,8 +1,4 @@
-"""Grammars on the host: exact in trees, whatever engine follows the texts.
-
-The grammar is one that no automaton holds: brackets that match, nested without
-end. Its distribution is enumerated by counting brackets.
-"""
+"""Grammars on the host: exact in trees, whatever engine follows the texts."""
 
 import json
 import sys
@@ -12,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import processors
+from decoding_jax import processors, token_text
 from decoding_jax.testing import exactness
-from decoding_jax import token_text
 import decoding_jax as dj
 from decoding_jax.grammars.engines import host_engine
 from decoding_jax.kernels import bits

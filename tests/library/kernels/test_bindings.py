@@ -1,4 +1,4 @@
-"""Tests of decoding_jax.kernels.cpu.bindings, against XLA and numpy."""
+"""Native kernels against XLA and numpy."""
 
 import dataclasses
 import functools
@@ -10,12 +10,8 @@ import pytest
 
 from decoding_jax import kernels as seam
 import decoding_jax as dj
-from decoding_jax.kernels import dot_product_attention
-from decoding_jax.kernels import gumbel
-from decoding_jax.kernels import norms
-from decoding_jax.kernels import random
-from decoding_jax.kernels.cpu import bindings
-from decoding_jax.kernels.cpu import build
+from decoding_jax.kernels import dot_product_attention, gumbel, norms, random
+from decoding_jax.kernels.cpu import bindings, build
 from models import transformer
 from support import tiny_models as tiny
 
@@ -54,22 +50,16 @@ def _x(inputs, width, dtype="float32"):
 @pytest.mark.parametrize("dtypes", FORMS)
 @pytest.mark.parametrize("shape", SIZES)
 def test_products(dtypes, shape):
+  """A token has the same bits in any company."""
   kernel, x = _kernel(shape, dtypes[0]), _x(shape[1], WIDEST, dtypes[1])
   expected = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64).T
+  alone = np.concatenate([_matmul(kernel, x[i:i + 1]) for i in range(WIDEST)])
   for width in WIDTHS:
     got = _matmul(kernel, x[:width])
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, expected[:width], rtol=1e-5,
                                atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("dtypes", FORMS)
-@pytest.mark.parametrize("shape", SIZES)
-def test_a_token_has_the_same_bits_in_any_company(dtypes, shape):
-  kernel, x = _kernel(shape, dtypes[0]), _x(shape[1], WIDEST, dtypes[1])
-  alone = np.concatenate([_matmul(kernel, x[i:i + 1]) for i in range(WIDEST)])
-  for width in WIDTHS:
-    np.testing.assert_array_equal(_matmul(kernel, x[:width]), alone[:width])
+    np.testing.assert_array_equal(got, alone[:width])
 
 
 def _matmul(kernel, x):
@@ -105,18 +95,14 @@ def test_derivatives_of_products(dtype):
 
 
 @pytest.mark.parametrize("dtypes", FORMS)
-def test_products_that_are_asked_for_together_have_the_same_bits(dtypes):
+def test_products_together_and_of_many_tokens_have_the_same_bits(dtypes):
   kernels = [_kernel(shape, dtypes[0]) for shape in ((37, 100), (2, 100),
                                                      (600, 100))]
   x = _x(100, WIDEST, dtypes[1])
   for width in WIDTHS:
     for got, kernel in zip(bindings.matmuls(x[:width], kernels), kernels):
       np.testing.assert_array_equal(got, _matmul(kernel, x[:width]))
-
-
-@pytest.mark.parametrize("dtypes", FORMS)
-def test_products_of_more_tokens_than_stay_near_a_core(dtypes):
-  # Rows of 16 kB, of which 32 stay; or of 8 kB.
+  # More than stay near a core: rows of 16 kB, of which 32 stay; or of 8 kB.
   kernel, x = _kernel((11, 4096), dtypes[0]), _x(4096, 75, dtypes[1])
   got = _matmul(kernel, x)
   for token in (0, 31, 32, 63, 64, 74):
@@ -124,13 +110,16 @@ def test_products_of_more_tokens_than_stay_near_a_core(dtypes):
         got[token:token + 1], _matmul(kernel, x[token:token + 1]))
 
 
-def test_products_with_scales():
+def test_products_with_scales_and_of_stacked_kernels():
   kernels = [_kernel((37, 100), "int8"), _kernel((2, 100), "int8")]
   scales = [jnp.arange(37.0)[:, None], jnp.full((2, 1), 0.5)]
   x = _x(100, 7)
   for got, plain, scale in zip(bindings.matmuls(x, kernels, scales),
                                bindings.matmuls(x, kernels), scales):
     np.testing.assert_array_equal(got, plain * scale.T)
+  stacked, x = _kernel((4, 6, 5), "float32"), _x(5, 3)
+  np.testing.assert_allclose(jax.vmap(seam.matmul, (None, 0))(x, stacked),
+                             x @ stacked.mT, rtol=1e-5)
 
 
 def test_tokens_of_other_types():
@@ -140,12 +129,6 @@ def test_tokens_of_other_types():
     np.testing.assert_array_equal(
         _matmul(kernel, x.astype(dtype)),
         _matmul(kernel, x.astype(dtype).astype(jnp.float32)))
-
-
-def test_products_of_stacked_kernels():
-  kernels, x = _kernel((4, 6, 5), "float32"), _x(5, 3)
-  np.testing.assert_allclose(jax.vmap(seam.matmul, (None, 0))(x, kernels),
-                             x @ kernels.mT, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -185,32 +168,37 @@ def test_norms_of_what_is_no_number_or_large():
   np.testing.assert_allclose((got[2]**2).mean(), 1, rtol=1e-2)
 
 
-def test_derivatives_of_norms():
+def test_derivatives():
+  """Of norms, attention and normalizers."""
   x, scale = _x(6, 3), jnp.linspace(0.5, 2.0, 6)
   slopes = [jax.grad(lambda x, scale: (
       f(x, scale, epsilon=1e-5, plus_one=True)**3).sum(), (0, 1))(x, scale)
             for f in (seam.rms_norm, norms._rms_reference)]
   for got, expected in zip(*slopes):
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+  q, parts = _attention(ATTENTIONS[3], "float32")
+  slopes = [jax.grad(lambda q: (f(q, parts)**2).sum())(q)
+            for f in (seam.attention, _expected)]
+  np.testing.assert_allclose(*slopes, rtol=1e-3, atol=1e-3)
+  x = jnp.linspace(-2.0, 3.0, 20)
+  slopes = [jax.grad(lambda x: f(x, jnp.float32(0.7))[1].sum())(x)
+            for f in (seam.log_normalizer, norms._softmax_reference)]
+  np.testing.assert_allclose(*slopes, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3, 7), (40,)])
-def test_hashes(shape):
-  """Those that the compiler computes, of a key each."""
+def test_hashes():
+  """Those that the compiler computes, of a key each; and of first numbers."""
   keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
-  numbers = np.random.default_rng(0).integers(0, 2**32, shape, np.uint32)
-  of = lambda function: jax.vmap(lambda key: function(key, numbers))(keys)
-  np.testing.assert_array_equal(of(bindings.threefry_hashes),
-                                of(random._reference))
-
-
-@pytest.mark.parametrize("count", [1, 7, 40])
-def test_hashes_of_the_first_numbers(count):
-  keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
-  got, expected = (jax.vmap(function)(keys) for function in (
-      functools.partial(bindings.first_threefry_hashes, count=count),
-      lambda key: random._reference(key, jnp.arange(count, dtype=jnp.uint32))))
-  np.testing.assert_array_equal(got, expected)
+  of = lambda function, *numbers: jax.vmap(
+      lambda key: function(key, *numbers))(keys)
+  for shape in ((), (1,), (3, 7), (40,)):
+    numbers = np.random.default_rng(0).integers(0, 2**32, shape, np.uint32)
+    np.testing.assert_array_equal(of(bindings.threefry_hashes, numbers),
+                                  of(random._reference, numbers))
+  for count in (1, 7, 40):
+    first = functools.partial(bindings.first_threefry_hashes, count=count)
+    np.testing.assert_array_equal(
+        of(first), of(random._reference, jnp.arange(count, dtype=jnp.uint32)))
 
 
 # Heads, groups, channels, rows, tokens, slots of the cache and of the block.
@@ -282,18 +270,13 @@ def test_attention_of_many_queries_to_those_before():
   np.testing.assert_array_equal(_attend(q[:, :9], few), got[:, :9])
 
 
-def test_attention_to_one_stretch():
+def test_attention_to_one_stretch_and_with_large_scores():
+  """These have the weight of one token."""
   q, parts = _attention(ATTENTIONS[2], "float32")
-  np.testing.assert_allclose(
-      _attend(q, parts[1:]), _expected(q, parts[1:]),
-      rtol=1e-4, atol=1e-4)
-
-
-def test_large_scores_have_the_weight_of_one_token():
-  q, parts = _attention((1, 1, 8, 1, 2, 3, 70), "float32")
-  np.testing.assert_allclose(
-      _attend(100 * q, parts),
-      _expected(100 * q, parts), rtol=1e-4, atol=1e-4)
+  large, others = _attention((1, 1, 8, 1, 2, 3, 70), "float32")
+  for case in ((q, parts[1:]), (100 * large, others)):
+    np.testing.assert_allclose(_attend(*case), _expected(*case), rtol=1e-4,
+                               atol=1e-4)
 
 
 def test_slots_after_a_text_are_not_read():
@@ -335,14 +318,6 @@ def test_normalizers_of_rows_with_their_own_divisors():
   for got, expected in zip(
       actual, jax.vmap(norms._softmax_reference)(x, divisors)):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_derivatives_of_normalizers():
-  x = jnp.linspace(-2.0, 3.0, 20)
-  of = lambda f: jax.grad(lambda x: f(x, jnp.float32(0.7))[1].sum())(x)
-  np.testing.assert_allclose(of(seam.log_normalizer),
-                             of(norms._softmax_reference),
-                             rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("size", VOCABULARIES)
@@ -393,13 +368,6 @@ def test_draws_of_what_has_no_mass():
   assert tokens.tolist() == [0, 0]
 
 
-def test_derivatives_of_attention():
-  q, parts = _attention(ATTENTIONS[3], "float32")
-  slopes = [jax.grad(lambda q: (f(q, parts)**2).sum())(q)
-            for f in (seam.attention, _expected)]
-  np.testing.assert_allclose(*slopes, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
@@ -432,8 +400,11 @@ def test_without_a_compiler_xla_computes(compiler, no_library, monkeypatch,
   assert not list(tmp_path.rglob("*.so"))
 
 
-def test_they_can_be_switched_off(monkeypatch):
-  assert bindings.available()
+def test_a_trace_finds_them_and_they_can_be_switched_off(
+    no_library, monkeypatch):
+  found = []
+  jax.jit(lambda x: found.append(seam.available()) or x).lower(1.0)
+  assert found == [True] and bindings.available()
   monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
   assert not bindings.available()
   assert not bindings.supports_floats(jnp.ones(3))
@@ -450,12 +421,6 @@ def test_nothing_is_compiled_within_a_trace(no_library, monkeypatch, tmp_path,
   assert results == [False, False]
   assert not list(tmp_path.rglob("*.so"))
   assert ["kernels.prepare()" in x for x in caplog.messages] == [True]
-
-
-def test_a_trace_finds_what_was_compiled(no_library):
-  results = []
-  jax.jit(lambda x: results.append(seam.available()) or x).lower(1.0)
-  assert results == [True]
 
 
 def test_generation_prepares_them(monkeypatch):

@@ -1,4 +1,4 @@
-"""Tests of decoding_jax.kernels.buffers, with native kernels and without."""
+"""Buffers, with native kernels and without."""
 
 import jax
 import jax.numpy as jnp

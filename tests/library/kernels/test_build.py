@@ -1,4 +1,4 @@
-"""Tests of decoding_jax.kernels.cpu.build: what is compiled, and kept."""
+"""Native kernels: what is compiled, and kept."""
 
 import hashlib
 import os
@@ -8,8 +8,7 @@ import tempfile
 
 import pytest
 
-from decoding_jax.kernels.cpu import bindings
-from decoding_jax.kernels.cpu import build
+from decoding_jax.kernels.cpu import bindings, build
 from support import helpers
 
 pytestmark = pytest.mark.skipif(
@@ -24,10 +23,7 @@ def no_library(monkeypatch):
 
 @pytest.fixture(name="fast")
 def _fast(monkeypatch, tmp_path):
-  """Libraries are kept in a folder of the test, which is returned, and empty.
-
-  What compiles them writes its arguments, each time something else.
-  """
+  """The folder of libraries, empty; their compiler writes how often it ran."""
   script = tmp_path / "compiler"
   script.write_text(
       "#!/bin/sh\n"

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import kernels
-from decoding_jax.kernels import dot_product_attention
-from decoding_jax.kernels import flash_attention
-from decoding_jax.kernels import linear
+from decoding_jax.kernels import dot_product_attention, flash_attention, linear
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

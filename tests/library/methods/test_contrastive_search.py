@@ -8,9 +8,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.devices import mesh
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import mesh, mesh_shapes, model_pair
 from models import transformer
 from support import tiny_models as tiny
 

@@ -3,9 +3,8 @@
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
@@ -51,8 +50,8 @@ def test_parents_and_order_of_children():
 
 def test_joint_distribution():
   target, draft = tables()
-  assert exactness.fit(dj.methods.sequoia(LOPSIDED), target, draft, ROWS,
-                       LENGTH).is_close
+  dj.testing.assert_exact(dj.methods.sequoia(LOPSIDED), target, draft,
+                          rows=ROWS, length=LENGTH)
 
 
 def test_control_siblings_in_another_order():
@@ -65,7 +64,7 @@ def test_control_siblings_in_another_order():
   wrong = dj.Method("sorted", verifiers.pair(drafter._replace(expand=expand),
                                              verifiers.recursive(False)), None)
   target, draft = tables()
-  result = exactness.fit(wrong, target, draft, ROWS // 4, LENGTH)
+  result = dj.testing.check(wrong, target, draft, rows=ROWS // 4, length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import with_forward
-from models import guided
-from models import prompt_lookup
+from models import guided, prompt_lookup
 from support import helpers
 from support import tiny_models as tiny
 
@@ -185,7 +182,8 @@ def test_what_is_done_to_a_forward_is_done_to_that_of_each():
 def test_errors():
   target, draft = tables(1)
   with pytest.raises(ValueError, match="draft is of 1 model.s.: .* needs 2"):
-    exactness.fit(dj.methods.specinfer(1, 2, models=2), target, draft, rows=2)
+    dj.testing.check(dj.methods.specinfer(1, 2, models=2), target, draft,
+                     rows=2)
   with pytest.raises(ValueError, match="models=0"):
     dj.methods.specinfer(models=0)
   with pytest.raises(ValueError, match="Draws|draws"):

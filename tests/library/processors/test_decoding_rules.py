@@ -76,10 +76,7 @@ def test_momentum_without_resistance_is_greedy():
   """As long as nothing is repeated too much."""
   long = processors.momentum(V, 4 + NEW, resistance=0.0, max_match=4 + NEW)
   assert run(long) == greedy(lambda prompt, text, probs: probs)
-
-
-def test_momentum_where_all_repeat_takes_the_most_probable():
-  """Token 0 follows itself alone, from the second time on more than allowed."""
+  # Where all repeat it takes the most probable: token 0 follows itself alone.
   certain = np.eye(V)[np.zeros(V, int)]
   assert run(processors.momentum(V, 4 + NEW, max_match=1),
              distributions=certain) == [[0] * NEW] * ROWS
@@ -122,8 +119,7 @@ def test_budget_forcing_keeps_the_distribution_of_the_forced_model():
                                           tiny.Model(*draft)),
                       prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=2)
-  counts = np.zeros((V, V))
-  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  counts = exactness.count(out.tokens[:, 1:], V)
   first = forced((5,), 1, 99, 1, [0], [], table()[0])
   probs = first[:, None] * table()
   assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE

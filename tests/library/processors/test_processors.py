@@ -1,8 +1,4 @@
-"""Logits processors are exact, by any method, in any branch.
-
-The distribution of a text under an automaton is enumerated in float64; greedy
-texts are those of a loop in Python, in which processors are written anew.
-"""
+"""Logits processors are exact, by any method, in any branch."""
 
 import jax
 import jax.numpy as jnp
@@ -213,12 +209,10 @@ def distribution_of_texts(table, process):
 
 
 @pytest.mark.long
-def test_joint_distribution_of_penalties_and_no_repeats(
-):
+def test_joint_distribution_of_penalties_and_no_repeats():
   """One reads the prompt and the other does not; the drafter has neither."""
-  distributions = [
-      exactness.random_table(np.random.default_rng(i), V) for i in (3, 4)
-  ]
+  distributions = [exactness.random_table(np.random.default_rng(i), V)
+                   for i in (3, 4)]
   models = tiny.Models(
       *(tiny.Model(*exactness.table_model(x)) for x in distributions))
   for processor in (processors.occurrence_penalty(1.5, -0.7, V, LENGTH),
@@ -297,11 +291,8 @@ def test_rows_that_wait_and_prompts_in_chunks(monkeypatch):
 
 
 def test_states_of_a_tree_are_those_of_its_paths():
-  """Of each node of one forward, against reading its path alone.
-
-  The tree has a chain before it in the block, and two branches; row 1 has an
-  empty cache.
-  """
+  """Against reading each path alone: a chain is before the tree in the block,
+  which has two branches; row 1 has an empty cache."""
   following = machine(6, tiny.LLAMA.vocab_size)
   model = tiny.Model(*dj.processors.apply(
       processors.automaton(), processors.table(following),

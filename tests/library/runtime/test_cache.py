@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import kernels
-from decoding_jax import types
+from decoding_jax import kernels, types
 from decoding_jax.runtime import cache as cache_lib
 
 B, H, C, S, N = 4, 2, 3, 9, 5
@@ -33,11 +32,12 @@ def slots_first(cache):
   return keys + values
 
 
+@pytest.mark.parametrize("counts", [(2, 3, 0, 1), (0,) * B], ids=str)
 @pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
-def test_commit_copies_slots_behind_the_prefix(leading):
+def test_commit_copies_slots_behind_the_prefix(leading, counts):
   cache, block = random_cache(leading)
   slots = np.array([[4, 0, 2], [0, 0, 1], [1, 3, 3], [2, 1, 0]], np.int32)
-  counts = np.array([2, 3, 0, 1], np.int32)
+  counts = np.array(counts, np.int32)
   after = cache_lib.commit(cache, block, jnp.asarray(slots),
                            jnp.asarray(counts))
   np.testing.assert_array_equal(after.length, LENGTHS + counts)
@@ -99,16 +99,6 @@ def test_features_are_committed_by_name_in_their_own_shapes():
     np.testing.assert_array_equal(put, replaced)
 
   jax.tree.map(check, old, fresh, after.features, put.features)
-
-
-def test_a_commit_of_nothing_keeps_what_counts():
-  cache, block = random_cache()
-  slots = jnp.zeros((B, 2), jnp.int32)
-  after = cache_lib.commit(cache, block, slots, jnp.zeros(B, jnp.int32))
-  np.testing.assert_array_equal(after.length, LENGTHS)
-  for old, new in zip(slots_first(cache), slots_first(after)):
-    for row, length in enumerate(LENGTHS):
-      np.testing.assert_array_equal(new[row, :length], old[row, :length])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -175,21 +165,18 @@ def test_a_commit_may_fill_the_cache():
 
 
 @pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
-def test_an_empty_block_has_the_shapes_of_the_model(leading):
+def test_an_empty_block_has_the_shapes_and_the_type_of_the_cache(leading):
   cache, _ = random_cache(leading)
   block = cache_lib.init_block(cache, 7)
   assert [x.shape for x in block.keys] == [(*leading, B, H, C, 7)] * 2
   assert [x.shape for x in block.values] == [(*leading, B, H, 7, C)] * 2
   assert not any(np.asarray(x).any() for x in block.keys + block.values)
-
-
-def test_a_block_has_the_type_of_the_cache():
   half = jnp.zeros((1, 1, 2, 3), jnp.bfloat16)
   cache = types.Cache((half,), (half,), jnp.zeros(1, jnp.int32))
   assert cache_lib.init_block(cache, 1).keys[0].dtype == jnp.bfloat16
 
 
-def test_a_model_that_keeps_nothing():
+def test_a_model_that_keeps_nothing_and_capacities():
   cache = types.Cache((), (), jnp.asarray(LENGTHS))
   block = cache_lib.init_block(cache, 4)
   assert block == types.Block((), ())
@@ -197,9 +184,6 @@ def test_a_model_that_keeps_nothing():
                            jnp.ones(B, jnp.int32))
   np.testing.assert_array_equal(after.length, LENGTHS + 1)
   assert cache_lib.capacity(cache) is None
-
-
-def test_capacity():
   assert cache_lib.capacity(random_cache()[0]) == S
   assert cache_lib.capacity(random_cache((3,))[0]) == S
   assert cache_lib.capacity(random_cache()[0].replace(keys=())) == S

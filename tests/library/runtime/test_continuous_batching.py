@@ -15,8 +15,7 @@ from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.testing import exactness
 from models import transformer
-from support import helpers
-from support import small_heads
+from support import helpers, small_heads
 from support import tiny_models as tiny
 from support.helpers import check_same
 
@@ -163,22 +162,17 @@ def test_nobody_waits_for_the_longest():
   assert out.steps == 6
 
 
-@pytest.mark.parametrize("rows", [0, -1, 1.5, "all"])
-def test_rows_that_cannot_be(rows):
+def test_rows_and_chunks_that_cannot_be():
   model = tiny.scripted(np.zeros((2, 9)), 3)
-  with pytest.raises(ValueError, match=f"rows={rows!r}: a positive integer"):
-    tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
-                  prompts=np.zeros((2, 1), np.int32), new=4, rows=rows,
-                  lengths=np.ones(2, np.int32))
-
-
-@pytest.mark.parametrize("chunk", [-1, 0.5, "all"])
-def test_chunks_that_cannot_be(chunk):
-  model = tiny.scripted(np.zeros((2, 9)), 3)
-  with pytest.raises(ValueError, match=f"prefill_chunk={chunk!r}: an integer"):
-    tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
-                  prompts=np.zeros((2, 1), np.int32), new=4, rows=1,
-                  lengths=np.ones(2, np.int32), prefill_chunk=chunk)
+  for given, words in (
+      *((dict(rows=x), f"rows={x!r}: a positive integer")
+        for x in (0, -1, 1.5, "all")),
+      *((dict(rows=1, prefill_chunk=x), f"prefill_chunk={x!r}: an integer")
+        for x in (-1, 0.5, "all"))):
+    with pytest.raises(ValueError, match=words):
+      tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
+                    prompts=np.zeros((2, 1), np.int32), new=4,
+                    lengths=np.ones(2, np.int32), **given)
 
 
 SLOTS = 2048

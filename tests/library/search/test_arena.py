@@ -14,8 +14,7 @@ from decoding_jax.kernels import random
 from decoding_jax.testing import exactness
 from library.search.lookahead import test_cdlh as cdlh
 from support import lookahead_reference as reference
-from support import helpers
-from support import arena_reference
+from support import arena_reference, helpers
 from support import tiny_models as tiny
 
 # The package has its `make` by this name.

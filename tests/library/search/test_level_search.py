@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -228,20 +227,6 @@ def test_beams_of_a_transformer(name):
     ends = out.lengths[row]
     np.testing.assert_allclose(out.log_probs[row, start:ends],
                                each[row, 0, start - 1:ends - 1], atol=1e-4)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_row_alone_gives_the_same(name):
-  keys = jax.random.split(jax.random.key(5), len(tiny.PROMPTS))
-  together = generate(name, key=keys)
-  for row in range(len(tiny.PROMPTS)):
-    # The same shapes, so that nothing is compiled anew.
-    alone = generate(name, key=jnp.roll(keys, -row),
-                     prompts=np.roll(tiny.PROMPTS, -row, axis=0),
-                     lengths=np.roll(tiny.LENGTHS, -row))
-    np.testing.assert_array_equal(together.tokens[row], alone.tokens[0])
-    np.testing.assert_array_equal(together.stats.target_calls[row],
-                                  alone.stats.target_calls[0])
 
 
 @pytest.mark.long

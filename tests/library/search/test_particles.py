@@ -71,10 +71,7 @@ def test_systematic_resampling_is_unbiased():
 
 
 def unbiased(probs, factor, out):
-  """The mean weight of each text is p(x) times its factor, and so is Z.
-
-  Texts that are hardly ever drawn are taken together.
-  """
+  """The mean weight of each text is p(x) times its factor, and so is Z."""
   expected = np.array([p * factor(text) for text, p in probs.items()])
   normalizer = np.exp(out.stats.extra["log_normalizer"].astype(np.float64))
   rare = np.array(list(probs.values())) * len(normalizer) < 50
@@ -204,8 +201,7 @@ def estimates(probs, passes):
 @pytest.mark.parametrize("passes", [[1, 0, 1, 0, 1], [0, 0, 1, 0, 0],
                                     [1] * 5, [0, 0, 0, 0, 1], [0] * 5])
 def test_awrs_by_enumeration(passes):
-  """Equal to plain Python for each order of draws, and unbiased for each token.
-  """
+  """Equal to plain Python for each order of draws, and unbiased."""
   passes = np.array(passes, bool)
   probs = exactness.random_probs(np.random.default_rng(3), 5, zeros=1)
   outcomes = list(estimates(probs, passes))

@@ -136,10 +136,7 @@ def test_relaxed_verification_is_lossy_and_accepts_more():
 
 
 def test_how_often_relaxed_verification_accepts():
-  """One beam of one draft: with probability p / q, else what p leaves of q.
-
-  Control: this is not what p says.
-  """
+  """One beam of one draft: with probability p / q, else what p leaves of q."""
   rng = np.random.default_rng(5)
   p, q = (exactness.random_probs(rng, 6) for _ in range(2))
   rows, token = 20_000, int(np.argmax(q - p))

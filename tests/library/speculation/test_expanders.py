@@ -82,8 +82,7 @@ def check_tree(tree, layout):
   node = np.arange(1, size)
   parents = tree.parents[:, 1:]
   distributions = np.take_along_axis(tree.log_probs, parents[..., None], axis=1)
-  log_probs = np.take_along_axis(distributions,
-                                 tree.tokens[:, 1:, None],
+  log_probs = np.take_along_axis(distributions, tree.tokens[:, 1:, None],
                                  axis=2)
   assert np.isfinite(log_probs[..., 0][tree.valid[:, node]]).all()
 
@@ -172,11 +171,10 @@ def test_merged_paths_are_still_independent():
   tree = grow_on_table(expanders.iid_paths(2, 2), distributions, rows=40_000)
   tops = np.take_along_axis(tree.tokens, tree.parents[:, 3:], axis=1)
   paths = tops * 3 + tree.tokens[:, 3:]
-  counts = np.zeros((9, 9))
-  np.add.at(counts, tuple(paths.T), 1)
+  counts = exactness.count(paths, 9)
   probs = exactness.joint_distribution(distributions, 0, 2).ravel()
-  assert exactness.p_value(counts, np.outer(probs,
-                                            probs)) > exactness.MIN_P_VALUE
+  p_value = exactness.p_value(counts, np.outer(probs, probs))
+  assert p_value > exactness.MIN_P_VALUE
 
 
 def test_paths_of_an_expansion_are_independent_given_what_they_share():
@@ -188,8 +186,7 @@ def test_paths_of_an_expansion_are_independent_given_what_they_share():
   np.testing.assert_array_equal(tree.parents[twins, 3:], 1)
   np.testing.assert_array_equal(tree.parents[~twins, 3:],
                                 np.tile([1, 1, 2, 2], ((~twins).sum(), 1)))
-  counts, probs = np.zeros((2,) * 6), np.zeros((2,) * 6)
-  np.add.at(counts, tuple(tree.tokens[:, 1:].T), 1)
+  counts, probs = exactness.count(tree.tokens[:, 1:], 2), np.zeros((2,) * 6)
   for a, b, *rest in itertools.product(range(2), repeat=6):
     probs[(a, b, *rest)] = distributions[0, a] * distributions[0, b] * np.prod(
         distributions[[a, a, b, b], rest])
@@ -199,11 +196,9 @@ def test_paths_of_an_expansion_are_independent_given_what_they_share():
 def test_gumbel_siblings_keep_draw_order():
   """By enumeration of the ordered children of both levels."""
   distributions = table(3, seed=2)
-  tree = grow_on_table(expanders.gumbel_tree((1, 2)),
-                       distributions,
+  tree = grow_on_table(expanders.gumbel_tree((1, 2)), distributions,
                        rows=40_000)
-  counts, probs = np.zeros((3, 3, 3)), np.zeros((3, 3, 3))
-  np.add.at(counts, tuple(tree.tokens[:, 1:].T), 1)
+  counts, probs = exactness.count(tree.tokens[:, 1:], 3), np.zeros((3, 3, 3))
   for top in range(3):
     for i, j in itertools.permutations(range(3), 2):
       probs[top, i, j] = distributions[0, top] * distributions[

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from decoding_jax.kernels import random
-from decoding_jax.speculation import best_first
-from decoding_jax.speculation import monte_carlo
+from decoding_jax.speculation import best_first, monte_carlo
 from decoding_jax.speculation import tree as tree_lib
 
 STATES, K = 7, 3

@@ -4,13 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import metrics
-from decoding_jax import sampling
+from decoding_jax import metrics, sampling
 import decoding_jax as dj
 from decoding_jax.speculation import parallel_chain, verifiers
 from decoding_jax.testing import exactness
-from support import helpers
-from support import rounds_of_tables
+from support import helpers, rounds_of_tables
 from support import tiny_models as tiny
 from support.rounds_of_tables import END, NEW, V
 
@@ -88,8 +86,8 @@ def test_control_wrong_rules_fail(rule):
   target, draft = exactness.random_tables(V)
   wrong = parallel_chain.decoder(2, sampling.draw, dj.Verifier(
       rule, frozenset(dj.Draws)))
-  result = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
-                         rows=ROWS, length=LENGTH)
+  result = dj.testing.check(dj.Method("wrong", wrong, None), target, draft,
+                            rows=ROWS, length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
@@ -102,7 +100,7 @@ def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():
 def test_a_drafter_that_is_the_target_is_accepted_always():
   """One token in the first round, `DEPTH` in each of the others."""
   target, _ = exactness.random_tables(V)
-  result = exactness.fit(METHOD, target, target, rows=100, length=1 + DEPTH)
+  result = dj.testing.check(METHOD, target, target, rows=100, length=1 + DEPTH)
   assert result.target_calls == 2
 
 

@@ -8,9 +8,7 @@ import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.speculation import prepared_chains, rounds, verifiers
 from decoding_jax.testing import exactness
-from support import helpers
-from support import on_roles
-from support import rounds_of_tables
+from support import helpers, on_roles, rounds_of_tables
 from support import tiny_models as tiny
 from support.rounds_of_tables import END, NEW, V
 
@@ -77,8 +75,9 @@ def test_joint_distribution(depth, guesses):
 
 def test_control_stale_draft_fails():
   """The chain of the round before, said to be drawn after the newest token."""
-  result = exactness.fit(on_roles.stale(METHOD),
-                         *exactness.random_tables(V), rows=ROWS, length=LENGTH)
+  result = dj.testing.check(on_roles.stale(METHOD),
+                            *exactness.random_tables(V), rows=ROWS,
+                            length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
@@ -90,8 +89,9 @@ def test_control_reused_uniforms_fail():
 
   wrong = prepared_chains.decoder((2, 2, 2), sampling.draw, dj.Verifier(
       rule, frozenset(dj.Draws)))
-  result = exactness.fit(dj.Method("wrong", wrong, None),
-                         *exactness.random_tables(V), rows=ROWS, length=LENGTH)
+  result = dj.testing.check(dj.Method("wrong", wrong, None),
+                            *exactness.random_tables(V), rows=ROWS,
+                            length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

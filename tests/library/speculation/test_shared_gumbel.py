@@ -7,13 +7,9 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import shared_noise
+from decoding_jax.speculation import drafters, expanders, shared_noise
 from decoding_jax.speculation.verifiers import shared_gumbel
-from decoding_jax.speculation.verifiers import traversal
-from decoding_jax.speculation import verifiers
-from decoding_jax.testing import drafter_conformance, exactness
+from decoding_jax.testing import exactness
 from models import tabular
 from support import helpers
 
@@ -104,27 +100,9 @@ def test_control_noise_that_is_used_again(monkeypatch):
       expanders.product_tree((2, 1), dj.Draws.SHARED_NOISE))
   pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
   target, draft = exactness.random_tables(4)
-  result = exactness.fit(dj.Method("reused", pair, pair), target, draft, 20_000,
-                         4)
+  result = dj.testing.check(dj.Method("reused", pair, pair), target, draft,
+                            rows=20_000, length=4)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
-
-
-def test_children_keep_the_contract_of_drafters():
-  drafter_conformance.check_drafter(drafters.of_model(
-      expanders.product_tree((2, 2), dj.Draws.SHARED_NOISE)), rows=200, steps=2)
-
-
-def test_wrong_pairs_are_refused():
-  for expander in (expanders.gumbel_tree((2, 2)), expanders.top_k((2, 2)),
-                   expanders.stochastic_beam(2, 2)):
-    with pytest.raises(ValueError, match="Verifier.takes=SHARED_NOISE"):
-      verifiers.pair(expander, shared_gumbel.verifier())
-  shared = expanders.product_tree((2, 2), dj.Draws.SHARED_NOISE)
-  for verifier in (verifiers.recursive(False), traversal.verifier()):
-    with pytest.raises(ValueError, match="Drafter.draws=SHARED_NOISE"):
-      verifiers.pair(shared, verifier)
-  # Exact for children of any kind.
-  assert verifiers.pair(shared, verifiers.sample_and_match())
 
 
 def test_exponential_races_are_the_same_rule():

@@ -1,9 +1,4 @@
-"""Traversal verification, enumerated in float64 over all draws of a tree.
-
-The distribution of the tokens of one call, the one after the path included and
-the rest by the target itself, is the target's joint distribution to rounding.
-That of a beam, whose shape depends on its tokens, is sampled.
-"""
+"""Traversal verification, enumerated in float64 over all draws of a tree."""
 
 import functools
 import itertools
@@ -14,37 +9,17 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation.verifiers import paths as paths_lib
 from decoding_jax.speculation.verifiers import traversal
-from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
 from support.enumerated_trees import (continued, joint_distribution, run, shape,
                                       static_trees, wrong)
-from support.example_methods import each
 
 ROWS, LENGTH = 100_000, 4
 # Standard errors that a measured mean may lie off; a chance of 1 in 10^6.
 SIGMAS = 5
 CHAIN = ((1,), (1,), (1,))
-# Vocabulary, zeros of the distributions, children of each node level after
-# level.
-TREES = [
-    (3, (0, 0), CHAIN),
-    (3, (0, 0), ((2,), (1, 1))),
-    (3, (0, 0), ((2,), (2, 2))),
-    (3, (1, 1), ((2,), (2, 1))),
-    (4, (1, 2), ((3,),)),
-    (2, (0, 0), ((2,), (2, 0), (1, 2))),
-]
-
-
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
-def test_joint_distribution_of_a_call(size, zeros, children):
-  target, draft = exactness.random_tables(size, *zeros)
-  probs, _ = joint_distribution(traversal.of_tree, target, draft, children)
-  assert not wrong(probs, target)
 
 
 @pytest.mark.parametrize("zeros", [(0, 0), (1, 1)], ids=str)
@@ -120,29 +95,12 @@ def test_expected_tokens(children):
   assert tokens[better] > tokens[usual] + SIGMAS * error
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("draft_sampling", [None, dj.Sampling(1e-3)],
-                         ids=["random", "cold"])
-@each([dj.methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
-def test_joint_distribution_of_a_beam(method, draft_sampling):
-  target, draft = exactness.random_tables(4, 0, 0)
-  assert exactness.fit(method, target, draft, ROWS, LENGTH,
-                       draft_sampling=draft_sampling).is_close
-
-
-def test_equal_distributions_accept_the_first_leaf():
-  target, _ = exactness.random_tables(4, 0, 0)
-  method = dj.methods.rsd_c((2, 2), "traversal")
-  _, stats = exactness.frequencies(method, target, target, 1000, 3)
-  np.testing.assert_array_equal(stats.target_calls, 1)
-
-
 def test_nothing_drafted():
   """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
   pair = verifiers.pair(expanders.gumbel_tree(()), traversal.verifier())
-  assert exactness.fit(dj.Method("none", pair, None), target, draft, ROWS,
-                       2).is_close
+  dj.testing.assert_exact(dj.Method("none", pair, None), target, draft,
+                          rows=ROWS, length=2)
 
 
 def test_verdict_of_every_node():
@@ -165,36 +123,8 @@ def test_verdict_of_every_node():
     assert verdict.token == 7
 
 
-def test_pair_refuses_draws_with_replacement():
-  with pytest.raises(ValueError, match="Drafter.draws=WITH_REPLACEMENT"):
-    verifiers.pair(expanders.iid_paths(2, 2), traversal.verifier())
-
-
-@pytest.mark.parametrize("make, name, known", [
-    (lambda x: dj.methods.rsd_s(2, 2, x), "blocks",
-     "'recursive', 'traversal', 'layer', 'rheo', 'shared_gumbel'"),
-    (lambda x: dj.methods.rsd_s(2, 2, x), "conditional_ot",
-     "'recursive', 'traversal', 'layer', 'rheo', 'shared_gumbel'"),
-    (lambda x: dj.methods.rsd_c((2,), x), None,
-     "'recursive', 'traversal', 'layer', 'conditional_ot', 'rheo', "
-     "'shared_gumbel'"),
-    (lambda x: dj.methods.sequoia(((2,),), x), "",
-     "'recursive', 'traversal', 'layer', 'conditional_ot', 'rheo', "
-     "'shared_gumbel'"),
-    (lambda x: dj.methods.speculative(2, x), "match",
-     "'recursive', 'traversal', 'layer', 'conditional_ot', 'rheo', "
-     "'shared_gumbel'")])
-def test_unknown_verification(make, name, known):
-  words = f"verification={name!r}: one of {known} is needed"
-  with pytest.raises(ValueError, match=words):
-    make(name)
-
-
 def hierarchical(target, draft, depth, cut_last):
-  """HSD's text and tokens (arXiv 2601.05724), its ratios cut at 1 on the way.
-
-  As its public code does it, the last ratio is not cut but by its own.
-  """
+  """HSD's text and tokens (arXiv 2601.05724); its last ratio is not cut."""
   probs, accepted = 0, 0.0
   for path in itertools.product(range(len(target)), repeat=depth):
     before = (0, *path[:-1])

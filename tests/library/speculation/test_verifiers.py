@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import exactness
 from decoding_jax.types import Pair
 from support import helpers

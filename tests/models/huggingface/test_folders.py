@@ -4,9 +4,7 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
-import subprocess
-import sys
+import shutil
 import weakref
 
 import jax
@@ -24,7 +22,7 @@ from models.text import tokenizers
 from models.transformer import quantization
 from support import tiny_models as tiny
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+NORM = "model.norm.weight"
 CONFIGS = {
     "llama": tiny.LLAMA,
     "mistral": dataclasses.replace(tiny.LLAMA, window=5, tie_embeddings=True,
@@ -53,31 +51,34 @@ CONFIGS = {
 @pytest.fixture(name="llama")
 def _llama(tmp_path):
   """A folder as transformers would write it."""
-  convert.to_hf(tmp_path / "hf", tiny.LLAMA,
-                tiny.random_model(tiny.LLAMA).params)
+  written(tmp_path / "hf", "llama")
   return tmp_path / "hf"
 
 
-def rewrite(folder, change):
-  """Writes the tensors of a folder anew, after `change(dict of arrays)`."""
-  arrays = {name: x.read() for name, x in tensor_files.tensors(folder).items()}
-  change(arrays)
-  write(folder / tensor_files.SAFETENSORS, arrays)
+def written(folder, name):
+  """Writes a model; returns its parameters, and the tensors of the folder."""
+  params = tiny.random_model(CONFIGS[name]).params
+  convert.to_hf(folder, CONFIGS[name], params)
+  return params, read(folder)
 
 
-def write(path, arrays):
-  tensor_files.write(path, {name: x.shape for name, x in arrays.items()},
-                     "float32", arrays.get)
+def read(folder):
+  return {name: x.read() for name, x in tensor_files.tensors(folder).items()}
+
+
+def write(folder, arrays, file=tensor_files.SAFETENSORS):
+  tensor_files.write(folder / file, {name: x.shape for name, x in
+                                     arrays.items()}, "float32", arrays.get)
 
 
 def shard(folder):
   """Cuts the file of a folder in two; returns the index."""
-  arrays = {name: x.read() for name, x in tensor_files.tensors(folder).items()}
+  arrays = read(folder)
   (folder / tensor_files.SAFETENSORS).unlink()
   files = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(arrays)}
   for file in set(files.values()):
-    write(folder / file, {name: arrays[name] for name in arrays
-                          if files[name] == file})
+    write(folder, {name: arrays[name] for name in arrays
+                   if files[name] == file}, file)
   index = folder / "model.safetensors.index.json"
   index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
   return index
@@ -85,6 +86,10 @@ def shard(folder):
 
 def assert_equal(ours, theirs):
   jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def assert_read(folder, params):
+  assert_equal(checkpoints.from_hf(folder)[1], params)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -121,59 +126,50 @@ def test_other_types(llama, tmp_path, dtype):
   assert_equal(checkpoints.from_hf(tmp_path / "small")[1], expected)
 
 
-def test_shards(llama):
+def test_tensors_in_two_files_and_some_that_make_no_difference(llama):
+  params = tiny.random_model(tiny.LLAMA).params
+  write(llama, read(llama) | {
+      "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2)})
+  assert_read(llama, params)
   shard(llama)
-  assert_equal(checkpoints.from_hf(llama)[1],
-               tiny.random_model(tiny.LLAMA).params)
-
-
-def test_tensors_that_make_no_difference(llama):
-  rewrite(llama, lambda arrays: arrays.update(
-      {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2)}))
-  assert_equal(checkpoints.from_hf(llama)[1],
-               tiny.random_model(tiny.LLAMA).params)
+  assert_read(llama, params)
 
 
 def test_a_tied_head_may_be_there_twice(tmp_path):
-  model = tiny.random_model(CONFIGS["mistral"])
-  convert.to_hf(tmp_path, CONFIGS["mistral"], model.params)
-  head = np.array(model.params["embedding"])
-  rewrite(tmp_path, lambda arrays: arrays.update({"lm_head.weight": head}))
-  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  params, arrays = written(tmp_path, "mistral")
+  arrays["lm_head.weight"] = head = np.array(params["embedding"])
+  write(tmp_path, arrays)
+  assert_read(tmp_path, params)
   head[3, 2] += 1
-  rewrite(tmp_path, lambda arrays: arrays.update({"lm_head.weight": head}))
+  write(tmp_path, arrays)
   with pytest.raises(ValueError, match="lm_head.weight differs from model.emb"):
     checkpoints.from_hf(tmp_path)
 
 
 def test_names_without_a_base(tmp_path):
   """Old files of OPT leave the first part of the names out."""
-  model = tiny.random_model(CONFIGS["opt-350m"])
-  convert.to_hf(tmp_path, CONFIGS["opt-350m"], model.params)
-  write(tmp_path / tensor_files.SAFETENSORS, {
-      name.removeprefix("model."): x.read()
-      for name, x in tensor_files.tensors(tmp_path).items()})
-  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  params, arrays = written(tmp_path, "opt-350m")
+  write(tmp_path, {name.removeprefix("model."): x
+                   for name, x in arrays.items()})
+  assert_read(tmp_path, params)
 
 
 def test_published_names_of_gpt_2(tmp_path):
   """Without the first part, and with the masks of the attention."""
-  model = tiny.random_model(CONFIGS["gpt-2"])
-  convert.to_hf(tmp_path, CONFIGS["gpt-2"], model.params)
-  arrays = {name.removeprefix("transformer."): x.read()
-            for name, x in tensor_files.tensors(tmp_path).items()}
+  params, arrays = written(tmp_path, "gpt-2")
+  arrays = {name.removeprefix("transformer."): x for name, x in arrays.items()}
   assert arrays["h.0.attn.c_attn.weight"].shape == (16, 48)
   assert arrays["h.0.attn.c_attn.bias"].shape == (48,)
   arrays |= {"h.0.attn.bias": np.ones((1, 1, 8, 8), np.float32),
              "h.0.attn.masked_bias": np.array(-1e4, np.float32)}
-  write(tmp_path / tensor_files.SAFETENSORS, arrays)
-  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  write(tmp_path, arrays)
+  assert_read(tmp_path, params)
   # Some files have them as bytes.
   path = tmp_path / tensor_files.SAFETENSORS
   path.write_bytes(path.read_bytes().replace(
       b'"h.0.attn.bias": {"dtype": "F32"', b'"h.0.attn.bias": {"dtype": "I32"'))
-  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
-  write(path, {**arrays, "h.0.crossattention.bias": np.ones(2, np.float32)})
+  assert_read(tmp_path, params)
+  write(tmp_path, {**arrays, "h.0.crossattention.bias": np.ones(2)})
   with pytest.raises(ValueError, match="transformer.h.0.crossattention.bias is "
                      "not one of this architecture"):
     checkpoints.from_hf(tmp_path)
@@ -182,48 +178,41 @@ def test_published_names_of_gpt_2(tmp_path):
 def test_published_names_of_gpt_neox(tmp_path):
   """Heads one after the other, each with query, key and value; with masks."""
   config = CONFIGS["gpt-neox"]
-  model = tiny.random_model(config)
-  convert.to_hf(tmp_path, config, model.params)
-  arrays = {name: x.read()
-            for name, x in tensor_files.tensors(tmp_path).items()}
-  layer = model.params["layers"]["layer_0"]["attention"]
-  fused = arrays["gpt_neox.layers.0.attention.query_key_value.weight"]
-  size = config.head_dim
+  params, arrays = written(tmp_path, "gpt-neox")
+  layer = params["layers"]["layer_0"]["attention"]
+  prefix, size = "gpt_neox.layers.0.attention.", config.head_dim
+  fused = arrays[f"{prefix}query_key_value.weight"]
   for i, name in enumerate(("query", "key", "value")):
     for head in range(config.num_heads):
       np.testing.assert_array_equal(
           fused[(3 * head + i) * size:][:size],
           layer[name]["kernel"][head * size:][:size])
-  prefix = "gpt_neox.layers.0.attention."
   arrays |= {f"{prefix}bias": np.ones((1, 1, 8, 8), np.float32),
              f"{prefix}masked_bias": np.array(-1e9, np.float32),
              f"{prefix}rotary_emb.inv_freq": np.ones(1, np.float32)}
-  write(tmp_path / tensor_files.SAFETENSORS, arrays)
-  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  write(tmp_path, arrays)
+  assert_read(tmp_path, params)
   # Transformers 5 calls the head as all families do.
   arrays["lm_head.weight"] = arrays.pop("embed_out.weight")
-  write(tmp_path / tensor_files.SAFETENSORS, arrays)
-  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
-  write(tmp_path / tensor_files.SAFETENSORS,
-        {**arrays, f"{prefix}dense.scale": np.ones(2, np.float32)})
+  write(tmp_path, arrays)
+  assert_read(tmp_path, params)
+  write(tmp_path, {**arrays, f"{prefix}dense.scale": np.ones(2)})
   with pytest.raises(ValueError, match="attention.dense.scale is not one of"):
     checkpoints.from_hf(tmp_path)
 
 
 def test_several_matrices_in_one_tensor(tmp_path):
   """As Phi-3 has them."""
-  config = CONFIGS["phi-3"]
-  params = tiny.random_model(config).params
-  convert.to_hf(tmp_path, config, params)
+  params, arrays = written(tmp_path, "phi-3")
   layer = params["layers"]["layer_1"]
   name = "model.layers.1.self_attn.qkv_proj.weight"
-  arrays = tensor_files.tensors(tmp_path)
-  np.testing.assert_array_equal(arrays[name].read(), np.concatenate(
-      [layer["attention"][x]["kernel"] for x in ("query", "key", "value")]))
-  np.testing.assert_array_equal(
-      arrays["model.layers.1.mlp.gate_up_proj.weight"].read(), np.concatenate(
-          [layer["feed_forward"][x]["kernel"] for x in ("gate", "up")]))
-  rewrite(tmp_path, lambda arrays: arrays.update({name: arrays[name][1:]}))
+  for fused, module, parts in (
+      (name, "attention", ("query", "key", "value")),
+      ("model.layers.1.mlp.gate_up_proj.weight", "feed_forward",
+       ("gate", "up"))):
+    np.testing.assert_array_equal(arrays[fused], np.concatenate(
+        [layer[module][x]["kernel"] for x in parts]))
+  write(tmp_path, {**arrays, name: arrays[name][1:]})
   with pytest.raises(ValueError, match=rf"{name} has shape \(31, 16\), but "
                      r"config.json asks for \(32, 16\)"):
     checkpoints.from_hf(tmp_path)
@@ -232,70 +221,55 @@ def test_several_matrices_in_one_tensor(tmp_path):
 @pytest.mark.parametrize("base", ["language_model.model.",
                                   "model.language_model."])
 def test_names_of_a_model_with_images(tmp_path, base):
-  config = CONFIGS["gemma-3"]
-  model = tiny.random_model(config)
-  convert.to_hf(tmp_path, config, model.params)
+  params, arrays = written(tmp_path, "gemma-3")
   fields = json.loads((tmp_path / hf_config.FILE).read_text())
   fields.pop("architectures")
   (tmp_path / hf_config.FILE).write_text(json.dumps(
       {"model_type": "gemma3", "text_config": fields, "vision_config": {}}))
-  arrays = {name.replace("model.", base, 1): x.read()
-            for name, x in tensor_files.tensors(tmp_path).items()}
-  arrays |= {"vision_tower.a.weight": np.ones(2, np.float32),
-             "model.multi_modal_projector.b": np.ones(2, np.float32)}
-  write(tmp_path / tensor_files.SAFETENSORS, arrays)
-  lm, params = checkpoints.from_hf(tmp_path)
-  assert lm is model.lm
-  assert_equal(params, model.params)
+  write(tmp_path, {
+      "vision_tower.a.weight": np.ones(2),
+      "model.multi_modal_projector.b": np.ones(2),
+      **{name.replace("model.", base, 1): x for name, x in arrays.items()}})
+  lm, found = checkpoints.from_hf(tmp_path)
+  assert lm is tiny.random_model(CONFIGS["gemma-3"]).lm
+  assert_equal(found, params)
 
 
-# What is done to a folder, and the error that tells.
-def _truncated(folder):
-  path = folder / tensor_files.SAFETENSORS
-  path.write_bytes(path.read_bytes()[:-100])
+def _bytes(change):
+  """A damage to the bytes of the file of tensors."""
+  def damage(folder):
+    path = folder / tensor_files.SAFETENSORS
+    path.write_bytes(change(path.read_bytes()))
+
+  return damage
 
 
-def _cut_to_nothing(folder):
-  (folder / tensor_files.SAFETENSORS).write_bytes(b"\x07")
+def _tensor(name, x):
+  """A damage that sets a tensor, or removes it where that is None."""
+  def damage(folder):
+    arrays = {**read(folder), name: x}
+    write(folder, {name: x for name, x in arrays.items() if x is not None})
+
+  return damage
 
 
-def _header_of_another_length(folder):
-  path = folder / tensor_files.SAFETENSORS
-  path.write_bytes(b"\x03" + path.read_bytes()[1:])
+def _flipped_bit(data):
+  at = data.index(b'"shape"') + 10
+  return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
 
 
-def _header_with_a_flipped_bit(folder):
-  path = folder / tensor_files.SAFETENSORS
-  data = bytearray(path.read_bytes())
-  data[data.index(b'"shape"') + 10] ^= 1
-  path.write_bytes(bytes(data))
-
-
-def _missing(folder):
-  rewrite(folder, lambda arrays: arrays.pop("model.norm.weight"))
-
-
-def _extra(folder):
-  rewrite(folder, lambda arrays: arrays.update(
-      {"model.layers.2.mlp.up_proj.weight": np.zeros((24, 16), np.float32)}))
-
-
-def _wrong_shape(folder):
-  rewrite(folder, lambda arrays: arrays.update(
-      {"model.norm.weight": np.zeros(15, np.float32)}))
-
-
-def _no_weights(folder):
-  (folder / tensor_files.SAFETENSORS).unlink()
+def _hole(data):
+  size = 8 + int.from_bytes(data[:8], "little")
+  header = json.loads(data[8:size])
+  for entry in list(header.values())[2:]:
+    entry["data_offsets"] = [x + 4 for x in entry["data_offsets"]]
+  header = json.dumps(header).encode()
+  return (len(header).to_bytes(8, "little") + header + bytes(4) + data[size:])
 
 
 def _missing_shard(folder):
   shard(folder)
   (folder / "model-1.safetensors").unlink()
-
-
-def _damaged_index(folder):
-  shard(folder).write_text('{"weight_map": 3}')
 
 
 def _index_that_promises_more(folder):
@@ -308,32 +282,7 @@ def _index_that_promises_more(folder):
 def _twice(folder):
   shard(folder)
   for file in ("model-0.safetensors", "model-1.safetensors"):
-    write(folder / file, {"model.norm.weight": np.ones(16, np.float32)})
-
-
-def _not_a_number(folder):
-  rewrite(folder, lambda arrays: arrays["model.norm.weight"].fill(np.nan))
-
-
-def _hole(folder):
-  path = folder / tensor_files.SAFETENSORS
-  data = path.read_bytes()
-  size = 8 + int.from_bytes(data[:8], "little")
-  header = json.loads(data[8:size])
-  for entry in list(header.values())[2:]:
-    entry["data_offsets"] = [x + 4 for x in entry["data_offsets"]]
-  header = json.dumps(header).encode()
-  path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4)
-                   + data[size:])
-
-
-def _integers(folder):
-  path = folder / tensor_files.SAFETENSORS
-  path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"'))
-
-
-def _damaged_tokenizer(folder):
-  (folder / "tokenizer.json").write_text("{}")
+    write(folder, {NORM: np.ones(16, np.float32)}, file)
 
 
 def _unknown_field(folder):
@@ -341,32 +290,44 @@ def _unknown_field(folder):
   path.write_text(path.read_text().replace("{", '{"attention_sink": 4,', 1))
 
 
+_truncated = _bytes(lambda x: x[:-100])
+# What is done to a folder, and the error that tells.
 DAMAGES = {
-    _truncated: "model.safetensors' is damaged: .* bytes, but its header",
-    _cut_to_nothing: "is damaged: its header would have 7 bytes, and the file",
-    _header_of_another_length: "model.safetensors' is damaged",
-    _header_with_a_flipped_bit: "model.safetensors' is damaged",
-    _missing: "tensor model.norm.weight is missing",
-    _extra: "tensor model.layers.2.mlp.up_proj.weight is not one of this",
-    _wrong_shape: r"tensor model.norm.weight has shape \(15,\), but config.json"
-                  r" asks for \(16,\)",
-    _no_weights: "neither model.safetensors nor pytorch_model.bin",
-    _missing_shard: "names model-1.safetensors, which is missing",
-    _damaged_index: "index.json' is damaged: a weight_map is needed",
-    _index_that_promises_more: "tensor model.more is not in model-0.safet",
-    _twice: "model.norm.weight is in model-1.safetensors and in model-0.safe",
-    _not_a_number: "safetensors': parameter norm/scale has infinite or NaN val",
-    _hole: "begins at byte .*, but the one before it ends at",
-    _integers: "has type I32; F64, F32, F16, BF16, F8_E4M3, I64 are supported",
-    _damaged_tokenizer: "its tokenizer cannot be read",
-    _unknown_field: "attention_sink=4 of llama is not supported",
+    "truncated": (_truncated, "model.safetensors' is damaged: .* bytes, but"),
+    "nothing": (_bytes(lambda x: b"\x07"),
+                "is damaged: its header would have 7 bytes, and the file"),
+    "length": (_bytes(lambda x: b"\x03" + x[1:]),
+               "model.safetensors' is damaged"),
+    "flipped bit": (_bytes(_flipped_bit), "model.safetensors' is damaged"),
+    "missing": (_tensor(NORM, None), f"tensor {NORM} is missing"),
+    "extra": (_tensor("model.layers.2.mlp.up_proj.weight", np.ones(2)),
+              "tensor model.layers.2.mlp.up_proj.weight is not one of this"),
+    "shape": (_tensor(NORM, np.zeros(15)),
+              rf"tensor {NORM} has shape \(15,\), but config.json asks for "
+              r"\(16,\)"),
+    "no weights": (lambda x: (x / tensor_files.SAFETENSORS).unlink(),
+                   "neither model.safetensors nor pytorch_model.bin"),
+    "shard": (_missing_shard, "names model-1.safetensors, which is missing"),
+    "index": (lambda x: shard(x).write_text('{"weight_map": 3}'),
+              "index.json' is damaged: a weight_map is needed"),
+    "more": (_index_that_promises_more,
+             "tensor model.more is not in model-0.safet"),
+    "twice": (_twice, f"{NORM} is in model-1.safetensors and in model-0.safe"),
+    "NaN": (_tensor(NORM, np.full(16, np.nan)),
+            "safetensors': parameter norm/scale has infinite or NaN val"),
+    "hole": (_bytes(_hole), "begins at byte .*, but the one before it ends at"),
+    "integers": (_bytes(lambda x: x.replace(b'"F32"', b'"I32"')),
+                 "has type I32; F64, F32, F16, BF16, F8_E4M3, I64 are supp"),
+    "tokenizer": (lambda x: (x / "tokenizer.json").write_text("{}"),
+                  "its tokenizer cannot be read"),
+    "field": (_unknown_field, "attention_sink=4 of llama is not supported"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda x: x.__name__[1:])
-def test_damages_are_told_and_leave_nothing(llama, tmp_path, damage):
+@pytest.mark.parametrize("damage, message", DAMAGES.values(), ids=DAMAGES)
+def test_damages_are_told_and_leave_nothing(llama, tmp_path, damage, message):
   damage(llama)
-  with pytest.raises((ValueError, FileNotFoundError), match=DAMAGES[damage]):
+  with pytest.raises((ValueError, FileNotFoundError), match=message):
     checkpoints.convert(llama, tmp_path / "out")
   assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
@@ -436,19 +397,15 @@ _ON_A_MESH = """
 import sys, jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from models import checkpoints
-from models import transformer
-theirs, ours = sys.argv[1:]
 mesh = jax.make_mesh((2, 4), ("data", "model"))
 
 def shardings(tree):
   return jax.tree.map(lambda leaf: NamedSharding(
       mesh, PartitionSpec("model" if leaf.shape[0] % 4 == 0 else None)), tree)
 
-for load in (checkpoints.from_hf, checkpoints.load):
-  whole = load(ours if load is checkpoints.load else theirs)[1]
-  parts = load(ours if load is checkpoints.load else theirs,
-               shardings=shardings)[1]
-  jax.tree.map(np.testing.assert_array_equal, parts, whole)
+for load, folder in zip((checkpoints.from_hf, checkpoints.load), sys.argv[1:]):
+  parts = load(folder, shardings=shardings)[1]
+  jax.tree.map(np.testing.assert_array_equal, parts, load(folder)[1])
   kernel = parts["layers"]["layer_0"]["attention"]["query"]["kernel"]
   assert len(kernel.sharding.device_set) == 8
   print(kernel.addressable_shards[0].data.shape)
@@ -456,45 +413,33 @@ for load in (checkpoints.from_hf, checkpoints.load):
 
 
 @pytest.mark.long
-def test_a_mesh_of_eight_devices(llama, tmp_path):
+def test_a_mesh_of_eight_devices(python, llama, tmp_path):
   """Each device gets its part, from either kind of folder."""
   checkpoints.convert(llama, tmp_path / "out")
-  flags = os.environ.get("XLA_FLAGS", "")
-  result = subprocess.run(
-      [sys.executable, "-c", _ON_A_MESH, llama, tmp_path / "out"],
-      env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPOSITORY),
-           "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8"},
-      text=True, capture_output=True, check=False)
-  assert result.stdout.splitlines() == ["(4, 16)"] * 2, result.stderr
+  got = python("-c", _ON_A_MESH, llama, tmp_path / "out", XLA_FLAGS=(
+      f"{os.environ.get('XLA_FLAGS', '')} "
+      "--xla_force_host_platform_device_count=8"))
+  assert got.output.splitlines() == ["(4, 16)"] * 2, got.errors
 
 
-def _convert(folder, out):
-  return subprocess.run(
-      [sys.executable, "-m", "experiments.convert", f"--hf={folder}",
-       f"--out={out}"], cwd=REPOSITORY, text=True, capture_output=True,
-      check=False)
+def test_command_line(python, llama, tmp_path):
+  """Of a folder that another writes or that is damaged: one line, status 2."""
+  def assert_refused(message):
+    got = python("-m", "experiments.convert", f"--hf={llama}",
+                 f"--out={tmp_path / 'out'}")
+    assert got.status == 2, got.errors
+    assert len(got.errors.splitlines()) == 1, got.errors
+    assert message in got.errors
 
-
-def test_command_line(llama, tmp_path):
-  """Of a damaged folder: one line, status 2, and nothing is left."""
-  _truncated(llama)
-  result = _convert(llama, tmp_path / "out")
-  assert result.returncode == 2, result.stderr
-  assert len(result.stderr.splitlines()) == 1, result.stderr
-  assert "is damaged" in result.stderr
-  assert [path.name for path in tmp_path.iterdir()] == ["hf"]
-
-
-def test_two_programs_that_write_one_folder(llama, tmp_path):
-  """The second is refused, and the first is not disturbed."""
   with atomic.replacing(tmp_path / "out") as partial:
     (partial / "first").write_text("first")
-    result = _convert(llama, tmp_path / "out")
-    assert result.returncode == 2, result.stderr
-    assert "is being written by another process" in result.stderr
-    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert_refused("is being written by another process")
   assert [x.name for x in (tmp_path / "out").iterdir()] == ["first"]
   assert sorted(x.name for x in tmp_path.iterdir()) == ["hf", "out"]
+  shutil.rmtree(tmp_path / "out")
+  _truncated(llama)
+  assert_refused("is damaged")
+  assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
 def test_scanned_layers_are_stacked_as_they_are_read(tmp_path, monkeypatch):

@@ -71,31 +71,30 @@ def test_eagle3(tmp_path, target, flavour, qk_norm):
     ({"target_layer_ids": [0, 1]}, (0, 1))])
 def test_layers_before_a_feature_and_layers_of_it(tmp_path, fields, kept):
   """Files count the layers that EAGLE-3 reads in two ways."""
-  folder = hf.write(tmp_path / "head", {
-      **hf.FIELDS, "architectures": ["Qwen3Eagle3Model"], **fields},
-                    hf.drawn(_eagle3_shapes(2)))
+  folder = _eagle3(tmp_path, fields, 2)
   assert heads.is_head(folder)
   assert heads.load(folder, _TARGET).kept == kept
 
 
 def test_positions_of_the_target(tmp_path):
   """A config may give those of short training texts, or none."""
-  fields = {**hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"]}
   for given in (16, None):
-    fields["max_position_embeddings"] = given
-    folder = hf.write(tmp_path / "head", {
-        name: x for name, x in fields.items() if x is not None},
-                      hf.drawn(_eagle3_shapes(3)))
+    folder = _eagle3(tmp_path, {"max_position_embeddings": given})
     loaded = heads.load(folder, _TARGET)
     assert loaded.head.max_length == _TARGET.max_length > 16
 
 
-def _eagle3_shapes(taps):
-  return {"fc.weight": (_DIM, taps * _DIM), "norm.weight": (_DIM,),
-          "lm_head.weight": (_VOCAB, _DIM),
-          "midlayer.input_layernorm.weight": (_DIM,),
-          "midlayer.hidden_norm.weight": (_DIM,),
-          **hf.layer("midlayer", 2 * _DIM)}
+def _eagle3(folder, fields, taps=3, tensors=None, draw=hf.drawn):
+  """Writes a head of EAGLE-3; fields and tensors that are None are left out."""
+  shapes = {"fc.weight": (_DIM, taps * _DIM), "norm.weight": (_DIM,),
+            "lm_head.weight": (_VOCAB, _DIM),
+            "midlayer.input_layernorm.weight": (_DIM,),
+            "midlayer.hidden_norm.weight": (_DIM,),
+            **hf.layer("midlayer", 2 * _DIM), **(tensors or {})}
+  fields = {**hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"], **fields}
+  return hf.write(folder / "head", {
+      k: v for k, v in fields.items() if v is not None},
+                  draw({k: v for k, v in shapes.items() if v}))
 
 
 @pytest.mark.parametrize("biases", [(), ("q_proj", "k_proj", "v_proj")])
@@ -233,20 +232,16 @@ def test_blocks(tmp_path, target, name):
     ({"clover": {}}, {}, "no field 'num_layers' of clover"),
 ])
 def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
-  shapes = {**_eagle3_shapes(3), **tensors}
-  folder = hf.write(tmp_path / "head", {
-      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
-      "model_type": "llama", **fields},
-                 hf.drawn({k: v for k, v in shapes.items() if v}))
+  folder = _eagle3(tmp_path, {"model_type": "llama", **fields},
+                   tensors=tensors)
   with pytest.raises(ValueError, match=message):
     heads.load(folder, _TARGET)
 
 
 def _with_offsets(folder, offsets, **fields):
-  shapes = {**_eagle3_shapes(3), "lm_head.weight": (len(offsets), _DIM)}
-  return hf.write(folder, {
-      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"], **fields},
-                  hf.drawn(shapes) | {"d2t": np.asarray(offsets)})
+  return _eagle3(folder, fields, tensors={
+      "lm_head.weight": (len(offsets), _DIM)}, draw=lambda shapes: hf.drawn(
+          shapes) | {"d2t": np.asarray(offsets)})
 
 
 @pytest.mark.parametrize("offsets, message", [
@@ -259,33 +254,30 @@ def _with_offsets(folder, offsets, **fields):
     ([[1, 2]], r"tensor d2t has shape \(1, 2\): one axis")], ids=str)
 def test_draft_vocabularies_that_do_not_fit(tmp_path, offsets, message):
   with pytest.raises(ValueError, match=message):
-    heads.load(_with_offsets(tmp_path / "head", offsets), _TARGET)
+    heads.load(_with_offsets(tmp_path, offsets), _TARGET)
 
 
-@pytest.mark.parametrize("size, fits", [(4, True), (None, True), (0, False),
-                                        (5, False), (_VOCAB, False)])
-def test_the_size_of_a_draft_vocabulary(tmp_path, size, fits):
-  folder = _with_offsets(tmp_path / "head", [1, 2, 3, 4], draft_vocab_size=size)
-  if fits:
+def test_the_size_of_a_draft_vocabulary(tmp_path):
+  for size in (4, None):
+    folder = _with_offsets(tmp_path, [1, 2, 3, 4], draft_vocab_size=size)
     assert heads.load(folder, _TARGET).params["tokens"].tolist() == [1, 3, 5, 7]
-    return
-  with pytest.raises(ValueError, match=f"draft_vocab_size={size}: the tensors"):
-    heads.load(folder, _TARGET)
+  for size in (0, 5, _VOCAB):
+    folder = _with_offsets(tmp_path, [1, 2, 3, 4], draft_vocab_size=size)
+    with pytest.raises(ValueError, match=f"vocab_size={size}: the tensors"):
+      heads.load(folder, _TARGET)
 
 
 def test_a_draft_vocabulary_that_was_never_filled(tmp_path, caplog):
-  heads.load(_with_offsets(tmp_path / "filled", [0, 0, 0, 1]), _TARGET)
+  heads.load(_with_offsets(tmp_path, [0, 0, 0, 1]), _TARGET)
   assert not caplog.records
-  heads.load(_with_offsets(tmp_path / "head", [0] * 4), _TARGET)
+  heads.load(_with_offsets(tmp_path, [0] * 4), _TARGET)
   [record] = caplog.records
   assert "d2t is all zeros" in record.getMessage()
 
 
 def test_integers_where_weights_are_needed(tmp_path):
-  folder = hf.write(tmp_path / "head", {
-      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"]}, {
-          name: np.ones(shape, np.int64)
-          for name, shape in _eagle3_shapes(3).items()})
+  folder = _eagle3(tmp_path, {}, draw=lambda shapes: {
+      name: np.ones(shape, np.int64) for name, shape in shapes.items()})
   with pytest.raises(ValueError, match="has numbers of the wrong type: float"):
     heads.load(folder, _TARGET)
 

@@ -211,20 +211,15 @@ def test_values_of_another_type(tmp_path, key, value, error):
     tokenizers.load(path)
 
 
-def test_other_kinds_are_named(tmp_path):
-  path = write(tmp_path / "a.gguf", "llama", "t5", ["a"], [NORMAL])
-  with pytest.raises(ValueError, match="model='t5' is not one of gpt2, llama"):
-    tokenizers.load(path)
-  path = write(tmp_path / "b.gguf", "llama", "gpt2", ["a", "b"], [NORMAL] * 2,
-               [("add_tokenizer_pre", "gpt-2")], merges=["a c"])
-  with pytest.raises(ValueError, match="merges has 'a c', which is no pair of"):
-    tokenizers.load(path)
-
-
-def test_a_token_that_is_there_twice(tmp_path):
-  path = write(tmp_path / "a.gguf", "llama", "gpt2", ["a", "b", "a"],
-               [NORMAL] * 3, [("add_tokenizer_pre", "gpt-2")])
-  with pytest.raises(ValueError, match="tokens has 'a' more than once"):
+@pytest.mark.parametrize("model, tokens, merges, error", [
+    ("t5", "a", [], "model='t5' is not one of gpt2, llama"),
+    ("gpt2", "ab", ["a c"], "merges has 'a c', which is no pair of"),
+    ("gpt2", "aba", [], "tokens has 'a' more than once")])
+def test_other_vocabularies_are_named(tmp_path, model, tokens, merges, error):
+  path = write(tmp_path / "a.gguf", "llama", model, [*tokens],
+               [NORMAL] * len(tokens), [("add_tokenizer_pre", "gpt-2")],
+               **({"merges": merges} if merges else {}))
+  with pytest.raises(ValueError, match=error):
     tokenizers.load(path)
 
 

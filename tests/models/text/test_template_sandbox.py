@@ -45,6 +45,13 @@ def _render(tmp_path):
      + _END, "too many steps"),
     ("{% set x = 'a' * 4000000 %}" + _MANY + "{% if x is eq (x ~ 'a') or x is "
      "lower %}{% endif %}" + _END, "too many steps"),
+    # Of what is slow, 30 times is too often already: it takes four seconds.
+    ("{% set x = 'a ' * 500000 %}{% for i in range(35) %}{% set y = x | title "
+     "%}" + _END, "too many steps"),
+    ("{% set x = [[1]] * 400000 %}{% for i in range(30) %}{% set y = [x] %}"
+     + _END, "too many steps"),
+    ("{% set x = ['a' * 99999] * 30 %}{% for i in range(9) %}{% set y = x | "
+     "sort %}" + _END, "too many steps"),
     (_grown("'a'", "ns.x ~ ns.x"), "longer than"),
     (_grown("'a'", "ns.x + ns.x"), "longer than"),
     (_grown("3", "ns.x * ns.x"), "more than 64 bits"),

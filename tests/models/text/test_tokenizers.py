@@ -27,20 +27,16 @@ def test_every_text_survives(tokenizer, text):
   assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_merges_are_learned(tokenizer):
+def test_training(tokenizer):
   assert tokenizer.get_vocab_size() == 270
   assert len(tokenizer.encode("def f").ids) < len("def f")
-
-
-def test_eos_is_one_token(tokenizer):
+  assert tokenizers.train(TEXTS, 270).to_str() == tokenizer.to_str()
+  with pytest.raises(ValueError, match="vocab_size=256 is too small"):
+    tokenizers.train(TEXTS, 256)
   eos = tokenizers.eos_id(tokenizer)
   assert eos == 0
   assert tokenizer.encode("x" + tokenizers.EOS).ids[-1] == eos
   assert tokenizer.decode([eos]) == ""
-
-
-def test_training_is_reproducible(tokenizer):
-  assert tokenizers.train(TEXTS, 270).to_str() == tokenizer.to_str()
 
 
 @pytest.mark.parametrize("text", ["def f(x):\n\treturn", "naïve 深い \x00\x7f"])
@@ -98,14 +94,12 @@ def test_truncation_and_padding_of_the_file(tokenizer, tmp_path, truncation,
   assert prompts[0].tolist() == want and lengths.tolist() == [len(want), 1]
 
 
-def test_missing_file(tmp_path):
+def test_missing_and_damaged_files(tmp_path):
   with pytest.raises(FileNotFoundError, match="No tokenizer at '.*json'"):
     tokenizers.load(tmp_path)
-
-
-def test_vocabulary_too_small():
-  with pytest.raises(ValueError, match="vocab_size=256 is too small"):
-    tokenizers.train(TEXTS, 256)
+  (tmp_path / tokenizers.FILE).write_text("{}")
+  with pytest.raises(ValueError, match="its tokenizer cannot be read"):
+    tokenizers.load(tmp_path)
 
 
 def test_eos_of_a_published_folder(tokenizer, tmp_path):
@@ -141,12 +135,6 @@ def test_size_counts_added_tokens(tokenizer):
   assert [tokenizers.used_size(more, n) for n in (269, 270, 271, 280)] == [
       271, 270, 271, 271]
   assert tokenizers.pieces(more, 270) == tokenizers.pieces(tokenizer, 270)
-
-
-def test_damaged_file(tmp_path):
-  (tmp_path / tokenizers.FILE).write_text("{}")
-  with pytest.raises(ValueError, match="its tokenizer cannot be read"):
-    tokenizers.load(tmp_path)
 
 
 def _with_pattern(tokenizer, pattern):

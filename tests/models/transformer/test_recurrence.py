@@ -31,13 +31,14 @@ NEXT = dataclasses.replace(
 TARGET = tiny.random_model(tiny.DELTA)
 DRAFT = tiny.noisy(TARGET, 0.1)
 MAMBA = tiny.random_model(tiny.MAMBA)
+CONFIGS = pytest.mark.parametrize("config", [tiny.DELTA, tiny.MAMBA],
+                                  ids=["delta", "mamba"])
 BOTH = pytest.mark.parametrize("target", [TARGET, MAMBA],
                                ids=["delta", "mamba"])
 B, T = 3, 7
 TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 PREFIX = np.array([1, 4, 6], np.int32)
-PARENTS = [-1, 0, 0, 1, 1, 2, 4]
-DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+DEPTHS, path_to, MASK = tiny.DEPTHS, tiny.path_to, tiny.tree_mask(B)
 TREE = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
 
 
@@ -50,17 +51,6 @@ def stateless(*models):
   """The same models, which read each text from its beginning."""
   return tiny.Models(*(tiny.Model(cacheless.language_model(
       plain(x.lm), 13, tiny.DELTA.max_length), x.params) for x in models))
-
-
-def path_to(node):
-  return ([] if node < 0 else path_to(PARENTS[node]) + [node])
-
-
-def tree_mask():
-  mask = np.zeros((7, 7), bool)
-  for node in range(7):
-    mask[node, path_to(node)] = True
-  return np.broadcast_to(mask, (B, 7, 7))
 
 
 def scored(model, cache, mask, levels=((0, 7),)):
@@ -86,9 +76,8 @@ def test_each_node_continues_the_state_of_its_parent(config):
   """A tree against plain forwards of its paths; in parts, of one block."""
   model = tiny.random_model(config)
   cache = tiny.committed(model, TOKENS, PREFIX, 12)
-  logits, block = scored(model, cache, tree_mask())
-  parts, same = scored(model, cache, tree_mask(),
-                       ((0, 1), (1, 3), (3, 6), (6, 7)))
+  logits, block = scored(model, cache, MASK)
+  parts, same = scored(model, cache, MASK, ((0, 1), (1, 3), (3, 6), (6, 7)))
   np.testing.assert_allclose(parts, logits, atol=1e-4)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), same,
                block)
@@ -111,7 +100,7 @@ def test_each_node_continues_the_state_of_its_parent(config):
 def test_a_path_is_committed_at_once_or_in_parts(target):
   """Updates stay what they are, whatever part of the path is in the cache."""
   cache = tiny.committed(target, TOKENS, PREFIX, 12)
-  _, block = scored(target, cache, tree_mask())
+  _, block = scored(target, cache, MASK)
   path = jnp.broadcast_to(jnp.array([0, 1, 4, 6]), (B, 4))
   count = jnp.array([4, 3, 0])
   once = cache_lib.commit(cache, block, path, count)
@@ -155,8 +144,10 @@ def check_same_texts(method, temperature, models=(TARGET, DRAFT)):
   return actual
 
 
-@BOTH
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature, target", [
+    (0.0, TARGET), (1.0, MAMBA), pytest.param(1.0, TARGET, marks=pytest.mark.
+                                              long),
+    pytest.param(0.0, MAMBA, marks=pytest.mark.long)], ids=range(4))
 def test_texts_of_trees(temperature, target):
   """Greedy ones are those of plain decoding too, in fewer calls."""
   tree = check_same_texts(dj.methods.rsd_s(3, 2), temperature,
@@ -200,30 +191,26 @@ def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
   np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
 
 
-@pytest.mark.parametrize("whole", [tiny.DELTA, tiny.MAMBA],
-                         ids=["delta", "mamba"])
-def test_the_first_layers_as_a_drafter(whole):
+@CONFIGS
+def test_the_first_layers_as_a_drafter(config):
   """Of both kinds, and with a state alone."""
-  target = tiny.random_model(whole)
+  target = tiny.random_model(config)
+  cache = tiny.committed(target, TOKENS, PREFIX, 12)
   for count in (1, 2):
-    config = dataclasses.replace(whole, num_layers=count)
-    early = tiny.Model(transformer.early_exit(whole, count), target.params)
-    expected, _ = tiny.causal(tiny.Model(transformer.language_model(config),
+    first = dataclasses.replace(config, num_layers=count)
+    early = tiny.Model(transformer.early_exit(config, count), target.params)
+    expected, _ = tiny.causal(tiny.Model(transformer.language_model(first),
                                          target.params), TOKENS)
     np.testing.assert_allclose(tiny.causal(early, TOKENS)[0], expected,
                                atol=1e-5)
-    cache = tiny.committed(target, TOKENS, PREFIX, 12)
-    lm = language_models.language_model(whole)
-    logits, _ = lm.halves.early(
+    logits, _ = language_models.language_model(config).halves.early(
         count, target.params, TREE, cache.length[:, None] + DEPTHS[None], cache,
-        jnp.asarray(tree_mask()))
-    of_first, _ = scored(early, tiny.committed(early, TOKENS, PREFIX, 12),
-                         tree_mask())
+        jnp.asarray(MASK))
+    of_first, _ = scored(early, tiny.committed(early, TOKENS, PREFIX, 12), MASK)
     np.testing.assert_allclose(logits, of_first, atol=1e-4)
 
 
-@pytest.mark.parametrize("config", [tiny.DELTA, tiny.MAMBA],
-                         ids=["delta", "mamba"])
+@CONFIGS
 def test_bfloat16_is_close_to_float32(config):
   target = tiny.random_model(config)
   half = tiny.Model(
@@ -244,15 +231,14 @@ def test_bfloat16_is_close_to_float32(config):
      "recurrent layers are not supported"),
     (lambda: dj.canvas.as_draft(dj.canvas.MaskedModel(MAMBA.lm, 12), 12),
      "model: a masked-diffusion model of recurrent layers is not supported"),
-    (lambda: dataclasses.replace(tiny.DELTA, scan_layers=True),
-     "scan_layers=True, linear_key_heads=2: .*neither windows nor a scan"),
-    (lambda: dataclasses.replace(tiny.DELTA, window=4),
-     "window=4, linear_key_heads=2"),
-    (lambda: dataclasses.replace(tiny.DELTA, linear_value_heads=3),
-     "linear_value_heads=3, .* a multiple of the first")],
-                         ids=["pearl", "window", "guided", "masked", "scan",
-                              "windows",
-                              "heads"])
+    *((functools.partial(dataclasses.replace, tiny.DELTA, **fields), message)
+      for fields, message in (
+          ({"scan_layers": True}, "scan_layers=True, linear_key_heads=2: "
+           ".*neither windows nor a scan"),
+          ({"window": 4}, "window=4, linear_key_heads=2"),
+          ({"linear_value_heads": 3},
+           "linear_value_heads=3, .* a multiple of the first")))],
+                         ids=range(7))
 def test_what_states_do_not_allow_is_refused(run, message):
   with pytest.raises(ValueError, match=message):
     run()
@@ -286,8 +272,7 @@ def without_siblings_apart(lm):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("config", [tiny.DELTA, tiny.MAMBA],
-                         ids=["delta", "mamba"])
+@CONFIGS
 def test_joint_distribution(config):
   """Control: siblings that go on from each other's state."""
   assert p_value(config, lambda lm: lm) > exactness.MIN_P_VALUE
@@ -296,11 +281,13 @@ def test_joint_distribution(config):
 
 
 def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
-  """Of Qwen3-Next as published, in bytes; see docs/models.md."""
-  lm = transformer.language_model(published_configs.read(
-      tmp_path, published_configs.QWEN_3_NEXT))
-  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
-  block = jax.eval_shape(lambda x: cache_lib.init_block(x, 1), cache)
+  """Of Qwen3-Next and Granite as published, in bytes; see docs/models.md."""
+  def shapes(fields):
+    lm = transformer.language_model(published_configs.read(tmp_path, fields))
+    cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
+    return cache, jax.eval_shape(lambda x: cache_lib.init_block(x, 1), cache)
+
+  cache, block = shapes(published_configs.QWEN_3_NEXT)
   # 36 layers of 32 heads of 128 x 128 numbers in float32; and of the inputs of
   # convolutions, 3 of 2 x 16 x 128 + 32 x 128 in bfloat16.
   assert memory.size(cache.states) == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
@@ -312,10 +299,7 @@ def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
       4 * (32 + 16 * 128 + 32 * 128) + 2 * 8192)
   # Of Granite 4.0 H Micro: 36 layers of 64 heads of 128 x 64 numbers; of a node
   # 64 decays, one key for all heads, 64 changes, and the inputs.
-  lm = transformer.language_model(published_configs.read(
-      tmp_path, published_configs.GRANITE_4_H))
-  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
-  block = jax.eval_shape(lambda x: cache_lib.init_block(x, 1), cache)
+  cache, block = shapes(published_configs.GRANITE_4_H)
   inputs = 2 * 128 + 64 * 64
   assert memory.size(cache.states) == 36 * (64 * 128 * 64 * 4 + 3 * inputs * 2)
   assert memory.size(block.features) == 36 * (

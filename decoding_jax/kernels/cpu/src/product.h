@@ -15,9 +15,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "dot_terms.h"
+#include "factor.h"
+#include "matrix_unit.h"
 #include "simd.h"
 #include "thread_team.h"
-#include "dot_terms.h"
 
 // Rows of a tile, and columns at most: with a register for each row or for each
 // column, and one more, all sums stay in registers.
@@ -37,26 +39,6 @@ constexpr int64_t kNearby = 1 << 19;
 // core that waits for much drops what else it is to fetch. (Lines of which a
 // step needs half are asked for twice as it is.)
 constexpr int64_t kAgain = 256;
-
-// Where products go: those of a column stand in a row.
-struct Result {
-  float* data;
-  int64_t outputs;
-
-  float& operator()(int64_t row, int64_t column) const {
-    return data[row + column * outputs];
-  }
-  Result From(int64_t row, int64_t column) const {
-    return {&(*this)(row, column), outputs};
-  }
-};
-
-// A matrix, and where its products go.
-template <class T>
-struct Factor {
-  const T* w;
-  Result y;
-};
 
 // Calls a function with each of some vectors, which stay in registers, and each
 // of others, which pass by.
@@ -149,30 +131,6 @@ void Tiles(const T* w, const X* x, Result y, int64_t inputs, int64_t used,
   }
 }
 
-// What arrays of a thread are for.
-enum { kWeights, kInputs };
-
-// An array of this thread, one for each purpose. It begins where a line of a
-// core's cache does, as XLA's arrays: registers that lie in two are slow.
-template <int purpose, class X>
-X* Near(int64_t size) {
-  thread_local std::vector<Vector> lanes;
-  lanes.resize(size * sizeof(X) / sizeof(Vector) + 1);
-  return reinterpret_cast<X*>(lanes.data());
-}
-
-// Numbers as those of type X.
-template <int purpose, class X, class T>
-const X* Converted(const T* x, int64_t size) {
-  if constexpr (std::is_same_v<T, X>) {
-    return x;
-  } else {
-    X* near = Near<purpose, X>(size);
-    Copy(x, size, near);
-    return near;
-  }
-}
-
 template <int rows, class T, class X>
 void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
   const T* next = w + rows * inputs;
@@ -220,27 +178,46 @@ template <class T, class X>
   }
 }
 
-// Of several matrices, all rows of which are handed out together. What is there
-// of some rows, `finish` is given: a factor, the first row and the one after
-// the last.
-template <class T, class X, class Finish>
-void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
-              int64_t inputs, int64_t columns, Finish finish) {
-  const int64_t bytes = kRows * inputs * sizeof(T);
+// Hands out the rows of several matrices together, `least` or a multiple of that
+// at a time. `multiply` is given a factor, the first row and the one after the
+// last; then `finish` what it is a factor's number for.
+template <class T, class Multiply, class Finish>
+void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t least,
+               Multiply multiply, Finish finish) {
   int64_t rows = 0;
   for (const auto& factor : factors) rows += factor.y.outputs;
-  team.Share(rows, kRows * (kLeast / bytes + 1),
-             [&](int64_t from, int64_t to) {
+  team.Share(rows, least, [&](int64_t from, int64_t to) {
     for (size_t i = 0; i < factors.size(); ++i) {
       const int64_t outputs = factors[i].y.outputs;
       const int64_t first = std::max<int64_t>(from, 0);
       const int64_t last = std::min(to, outputs);
       if (first < last) {
-        MultiplyAll(factors[i], x, first, last, inputs, columns);
+        multiply(factors[i], first, last);
         finish(i, first, last);
       }
       from -= outputs;
       to -= outputs;
     }
+  });
+}
+
+// Products of several matrices with the same columns; see `ShareRows`.
+template <class T, class X, class Finish>
+void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
+              int64_t inputs, int64_t columns, Finish finish) {
+  const auto share = [&](int64_t rows, auto multiply) {
+    const int64_t bytes = rows * inputs * sizeof(T);
+    ShareRows(team, factors, rows * (kLeast / bytes + 1), multiply, finish);
+  };
+  if constexpr (kMatrixUnit && std::is_same_v<X, uint16_t>) {
+    if (HasMatrixUnit()) {
+      const X* tiles = Packed(team, x, inputs, columns);
+      return share(kPanel, [=](const auto& factor, int64_t from, int64_t to) {
+        MultiplyTiles(factor, tiles, from, to, inputs, columns);
+      });
+    }
+  }
+  share(kRows, [=](const auto& factor, int64_t from, int64_t to) {
+    MultiplyAll(factor, x, from, to, inputs, columns);
   });
 }

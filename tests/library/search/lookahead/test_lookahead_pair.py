@@ -10,8 +10,7 @@ import numpy as np
 import decoding_jax as dj
 from library.search.lookahead import test_cdlh as cdlh
 from library.search.lookahead import test_cdsl as cdsl
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.folders.resolve import PRETRAINED
 from models.text import tokenizers
 from support import lookahead_reference as reference

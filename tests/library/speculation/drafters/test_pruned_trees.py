@@ -11,9 +11,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import best_first_trees
 from models import transformer
 from models.heads import medusa

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
+from decoding_jax.speculation import drafters, expanders, tree_decoder
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import union_of_trees
 from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import NONE
-from support import head_states
-from support import helpers
+from support import head_states, helpers
 from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4
@@ -85,10 +82,7 @@ def test_the_union_has_each_text_once():
 
 
 def test_joint_distribution():
-  """Samples of a model beside a table.
-
-  Control: the same trees under a rule that always takes the first child.
-  """
+  """Samples of a model beside a table."""
   target, draft = exactness.random_tables(V)
   parts = PATHS, TABLE
   dj.testing.assert_exact(method(*parts), target, draft, rows=ROWS,
@@ -97,16 +91,13 @@ def test_joint_distribution():
       jnp.where(valid[0], 0, NONE).astype(jnp.int32), target)
   wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(
       first, frozenset(dj.Draws)))
-  fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
-                      rows=ROWS, length=LENGTH)
+  fit = dj.testing.check(dj.Method("wrong", wrong, None), target, draft,
+                         rows=ROWS, length=LENGTH)
   assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_the_draft_model_reads_what_others_have_drafted():
-  """The target drafts for itself beside a table: its chain is always right.
-
-  So is its cache, whichever drafter's nodes are accepted.
-  """
+  """The target drafts for itself beside a table: its chain is always right."""
   models = tiny.opt_models()
   same = tiny.Models(models.target, models.target)
   chain = drafters.of_model(expanders.top_k((1, 1)))
@@ -118,10 +109,7 @@ def test_the_draft_model_reads_what_others_have_drafted():
 
 
 def test_a_table_learns_the_same_beside_another_drafter():
-  """At temperature 0: as many calls as with it alone if the other is useless.
-
-  Nodes of the lookup come first, so that those of the table have other indices.
-  """
+  """At temperature 0: as many calls as alone beside a useless drafter."""
   table = np.roll(np.eye(V), 1, axis=1) * 0.9 + 0.02
   counts = []
   for parts in ((TABLE,), (LOOKUP, TABLE)):
@@ -163,7 +151,7 @@ def test_what_cannot_be_merged():
       carry=jnp.zeros(len(state.length))))
   target, draft = exactness.random_tables(V)
   with pytest.raises(ValueError, match="carries more than the cache"):
-    exactness.fit(method(carrying, TABLE), target, draft, rows=2)
+    dj.testing.check(method(carrying, TABLE), target, draft, rows=2)
   lm, params = exactness.table_model(target)
   with pytest.raises(ValueError, match="None or a tuple of 2, one for each"):
     dj.generate(jax.random.key(0), np.zeros((1, 1), np.int32),
