@@ -22,7 +22,7 @@ from support import tiny_models as tiny
 
 TESTS = pathlib.Path(__file__).parent
 # The core: trees, drafters, verifiers, joint distributions, the README.
-QUICK = ("library/speculation/test_tree", "library/speculation/test_verifiers",
+QUICK = ("library/speculation/test_tree.", "library/speculation/test_verifiers",
          "library/speculation/test_expanders",
          "library/speculation/test_traversal",
          "library/speculation/drafters/test_best_first",
