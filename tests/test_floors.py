@@ -89,7 +89,7 @@ BUDGETS = {
     "experiments/devices": 2550,
     "experiments/evaluation": 1205,
     "experiments/flags": 1050,
-    "experiments/harness": 680,
+    "experiments/harness": 695,
     "experiments/rivals": 1400,
     "experiments/scoring": 300,
     "experiments/timing": 700,

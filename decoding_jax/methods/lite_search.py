@@ -99,7 +99,7 @@ def budget(confidence, max_budget, values, depths, baseline):
   tries = jnp.arange(1, max_budget, dtype=jnp.float32)
   failed = (1 - both[..., None])**jnp.expand_dims(tries, range(values.ndim))
   count = 1 + jnp.sum(1 - failed <= confidence, axis=-1, dtype=jnp.int32)
-  count = jnp.round(count / depth).astype(jnp.int32)
+  count = jnp.round(count.astype(jnp.float32) / depth).astype(jnp.int32)
   return jnp.where(values > 0, jnp.clip(count, _MIN_BUDGET, max_budget), 0)
 
 

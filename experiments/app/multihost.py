@@ -56,6 +56,9 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
         *given, initialization_timeout=_JOIN_SECONDS,
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
     _state["joined"] = True
+    if not first():
+      print(f"Process {jax.process_index()} of {jax.process_count()}: the "
+            "first one writes results and prints.", flush=True)
   except ValueError:
     restore()
     # JAX sees no others.

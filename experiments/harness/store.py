@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 import time
 
@@ -192,6 +193,7 @@ def environment():
   return {
       "time": time.strftime(_TIME, time.gmtime()),
       "arguments": sys.argv[1:],
+      "commit": _commit(),
       "python": platform.python_version(),
       "platform": platform.platform(),
       "cpus": kernels.cores(),
@@ -201,6 +203,19 @@ def environment():
                    for name in _PACKAGES
                    if [*importlib.metadata.Distribution.discover(name=name)]},
   }
+
+
+def _commit():
+  """Returns the commit of this clone, "-dirty" if files differ, or None."""
+  root = pathlib.Path(__file__).parents[2]
+  if not (root / ".git").exists():
+    return None
+  try:
+    return subprocess.run(
+        ["git", "-C", root, "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+  except (OSError, subprocess.SubprocessError):
+    return None
 
 
 def read(path, *fields):

@@ -104,12 +104,13 @@ def to_hf(folder, config: transformer.Config, params: types.Params,
   not at all; an existing one is replaced. It has the format of `config.family`.
   Raises ValueError for what this has not."""
   with atomic.replacing(folder) as partial:
-    eos_id = None
+    eos_id = bos_id = None
     if tokenizer is not None:
       tokenizers.save(tokenizer, partial)
       tokenizers.describe(tokenizer, partial)
       eos_id = tokenizers.eos_id(tokenizer)
-    write(partial, config, params, eos_id)
+      bos_id = tokenizers.bos_id(tokenizer, partial)
+    write(partial, config, params, eos_id, bos_id)
 
 
 def write(folder, config: transformer.Config, params: types.Params,

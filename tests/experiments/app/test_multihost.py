@@ -217,6 +217,7 @@ def test_a_process_that_waits_in_vain_says_so(number):
 def test_a_killed_coordinator_is_one_line():
   where = address()
   running = [joining(where, i, seconds=50) for i in range(2)]
+  assert running[1].stdout.readline().startswith("Process 1 of 2: the first ")
   assert running[1].stdout.readline() == "joined\n"
   running[0].kill()
   running[0].communicate()
