@@ -279,7 +279,7 @@ def _choice(findings, sizes) -> Choice:
   rate = chosen.measured * plain.rate
   reason = f"{chosen.method.name}: {rate:.1f} tokens/s in a trial, "
   if chosen is not plain:
-    reason += f"{best.measured:.2f} times plain decoding's."
+    reason += f"{best.measured:.2f} times the rate of plain decoding."
   elif others:
     reason += f"no other is faster: {best.method.name} has "
     reason += f"{best.measured:.2f} times as many."

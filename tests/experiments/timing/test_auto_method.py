@@ -36,7 +36,7 @@ def test_the_fastest_is_chosen_and_told():
   assert result.spec == "speculative(2)"
   lines = result.report.splitlines()
   assert lines[-1] == ("speculative(2): 190.0 tokens/s in a trial, 1.90 times "
-                       "those of plain decoding.")
+                       "the rate of plain decoding.")
   assert [line.split()[0] for line in lines[2:5]] == [
       "speculative(2)", "rsd_s(2x3)", "autoregressive"]
   assert lines[2].split()[1:] == ["60", "%", "2.00", "0.10", "1.10", "1.80",

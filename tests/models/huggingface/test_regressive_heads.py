@@ -208,7 +208,7 @@ def test_mtp_that_does_not_fit(tmp_path):
   folder = hf.write(tmp_path / "head", {"architectures": ["Qwen3NextMTP"]},
                     module("qwen"))
   assert heads.is_head(folder)
-  with pytest.raises(ValueError, match="target, num_experts=5, is not support"):
+  with pytest.raises(ValueError, match="target's, num_experts=5, is not supp"):
     heads.load(folder, tiny.MIXTRAL)
   with pytest.raises(ValueError, match="_proj.bias is missing"):
     heads.load(folder, dataclasses.replace(_TARGET, qkv_bias=True))
