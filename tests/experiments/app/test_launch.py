@@ -278,7 +278,8 @@ def test_workdir_records_settings_and_every_start(tmp_path):
   record = json.loads((folder / results_store.RUN).read_text())
   assert record["settings"] == settings
   assert len(record["starts"]) == 2
-  assert {"commit", "python", "devices", "versions", "time"} <= set(record["starts"][0])
+  assert {"commit", "python", "devices", "versions", "time"} <= set(
+      record["starts"][0])
 
 
 @pytest.mark.parametrize("name", ["rsd", "rsd.py", "configs/rsd.py"])
