@@ -137,7 +137,8 @@ def test_generate(python, folders, tmp_path, arguments, name):
   assert got.output.startswith("import os") and "NaN" not in got.output
   last = got.output.splitlines()[-1]
   assert last.startswith(f"{name}: 6 tokens, ")
-  for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
+  compiled = "with compilation" if "--stream" in arguments else "compiled in"
+  for part in ("target calls", "block efficiency", "tokens/s", compiled,
                " on cpu, mean log-probability -"):
     assert part in last
   assert list(tmp_path.glob("jit__generate-*"))
