@@ -9,9 +9,9 @@ import pathlib
 import sys
 
 # Packages of ours that a folder of the same name may hide.
+_root = pathlib.Path(__file__).resolve().parents[1]
 for _package in ("configs", "decoding_jax", "models"):
   _spec = importlib.util.find_spec(_package)
-  _root = pathlib.Path(__file__).resolve().parents[1]
   if _spec and _spec.origin and not pathlib.Path(
       _spec.origin).resolve().is_relative_to(_root / _package):
     raise ImportError(

@@ -9,6 +9,7 @@ Of several processes only the first one reads and writes.
 import calendar
 import datetime
 import errno
+import functools
 import importlib.metadata
 import json
 import os
@@ -205,6 +206,7 @@ def environment():
   }
 
 
+@functools.cache
 def _commit():
   """Returns the commit of this clone, "-dirty" if files differ, or None."""
   root = pathlib.Path(__file__).parents[2]

@@ -21,13 +21,13 @@ from jinja2 import visitor
 MAX_SOURCE, MAX_SIZE = 1 << 18, 1 << 22
 # All that a rendering may cost: some 500,000 rounds of a loop, a few seconds.
 _BUDGET, _STEP = 1 << 29, 1000
-# An item that `_size` visits, in the characters that take as long; and what
-# slow filters cost for each character or item, of others 1.
-_ITEM = 32
-_PRICES = {
-    "indent": 4, "join": 8, "title": 16, "wordcount": 8, "dictsort": 64,
-    "groupby": 64, "list": 16, "map": 16, "max": 64, "min": 64, "reverse": 16,
-    "rejectattr": 16, "selectattr": 16, "sort": 64, "unique": 64}
+# Costs in characters that take as long: of an item that `_size` visits; of each
+# character or item of slow filters, which compare items and change their case.
+_ITEM, _COMPARING = 32, 64
+_PRICES = {  # Of other filters 1.
+    "indent": 4, "join": 8, "title": 16, "wordcount": 8, "list": 16, "map": 16,
+    "reverse": 16, "rejectattr": 16, "selectattr": 16, **dict.fromkeys(
+        ("dictsort", "groupby", "max", "min", "sort", "unique"), _COMPARING)}
 # What the sizes of all arguments of a method of a text may multiply to.
 _MAX_PRODUCT = 1 << 28
 _MAX_BITS, _MAX_DIGITS = 64, 7
@@ -195,8 +195,8 @@ def _data(node):
 
 def _limited(function, of_texts, price=1):
   """Returns a filter that pays for what it reads and makes."""
-  # Filters that compare items change the case of all texts among them.
-  measure = _size if price == _PRICES["sort"] else _length
+  # Those take as long as all texts among the items.
+  measure = _size if price == _COMPARING else _length
   first = hasattr(function, "jinja_pass_arg")
 
   @functools.wraps(function)
