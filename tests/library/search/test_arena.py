@@ -68,12 +68,14 @@ def test_a_star_equals_a_heap(options, eos):
         for row in rows]
 
 
-def test_fewer_tokens_are_possible_than_a_node_has_children():
+def test_fewer_tokens_than_children_and_texts_worth_nothing():
   allowed = np.arange(cdlh.V) < 2
   out = run(dj.methods.a_star(3, 2, 6), eos_id=None,
             sampling=dj.Sampling(0.0, token_mask=allowed))
   for text in tiny.texts(out, cdlh.LENGTHS[SOME]):
     assert set(text) <= {0, 1}
+  out = run(dj.methods.pg_td(2, 4), np.full_like(SHARES, -np.inf), eos_id=None)
+  np.testing.assert_array_equal(out.lengths, cdlh.LENGTHS[SOME] + cdlh.NEW)
 
 
 def test_a_star_of_transformers():
@@ -208,13 +210,6 @@ def test_pg_td_completes_no_text_twice():
   assert max(texts) < simulations
 
 
-def test_a_text_that_is_worth_nothing_is_a_text():
-  lengths = cdlh.LENGTHS[SOME]
-  worthless = np.full_like(SHARES, -np.inf)
-  out = run(dj.methods.pg_td(2, 4), worthless, eos_id=None)
-  np.testing.assert_array_equal(out.lengths, lengths + cdlh.NEW)
-
-
 def test_pg_td_of_transformers():
   models, method = tiny.llama_models(), dj.methods.pg_td(2, 6)
   shares = SHARES[:3]
@@ -226,11 +221,6 @@ def test_pg_td_of_transformers():
   np.testing.assert_allclose(out.stats.extra["reward"], [
       row.value(row.prompt + text)
       for row, (text, _) in zip(rows, expected)], rtol=1e-5)
-
-
-def greedy_text(row):
-  return reference.follow(row, row.target, row.prompt, row.new)[
-      len(row.prompt):]
 
 
 @pytest.mark.parametrize("method", [

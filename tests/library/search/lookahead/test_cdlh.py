@@ -141,9 +141,7 @@ def greedy_text(row):
 def test_one_candidate_or_no_reward_is_greedy(look):
   out = run(dj.methods.cdlh(*look))
   assert tiny.texts(out, LENGTHS) == [greedy_text(x) for x in rows_of_tables()]
-
-
-def test_without_weight_a_reward_of_no_text_does_not_matter():
+  # Without weight a reward of no text does not matter.
   out = run(dj.methods.cdlh(3, 4, 1, 0.0),
             constraints=np.where(values() > 0, -np.inf, values()))
   assert tiny.texts(out, LENGTHS) == [greedy_text(x) for x in rows_of_tables()]
@@ -223,17 +221,11 @@ def test_other_values_are_not_compiled_anew():
   assert not np.array_equal(first.tokens, other.tokens)
 
 
-def test_it_is_greedy():
+def test_it_is_greedy_and_needs_a_reward_and_tokens():
   with pytest.raises(ValueError, match="sampling.temperature=1.0: method cdlh"):
     run(dj.methods.cdlh(*LOOK), sampling=dj.Sampling())
-
-
-def test_it_needs_a_reward():
   with pytest.raises(ValueError, match="reward=None: method cdlh"):
     tiny.generate(dj.methods.cdlh(*LOOK), tables(), prompts=PROMPTS,
                   lengths=LENGTHS, sampling=GREEDY)
-
-
-def test_more_candidates_than_tokens():
   with pytest.raises(ValueError, match=f"{V + 1} siblings"):
     run(dj.methods.cdlh(V + 1, 2))
