@@ -7,8 +7,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import conformance, exactness
-from models import cacheless
-from models import guided
+from models import cacheless, guided
 from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 4, 50_000, 4
@@ -211,7 +210,6 @@ def test_numbers_that_cannot_be(arguments, message):
 
 
 def test_vocabularies_that_differ():
-  (lm, _), (other, _) = (exactness.table_model(np.eye(size))
-                         for size in (3, 4))
+  (lm, _), (other, _) = (exactness.table_model(np.eye(size)) for size in (3, 4))
   with pytest.raises(ValueError, match=r"vocab_size=\[3, 4\]"):
     guided.contrastive(lm, other)

@@ -7,8 +7,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import conformance, exactness
-from models import prompt_lookup
-from models import transformer
+from models import prompt_lookup, transformer
 
 V = 4
 # After the last token stand 1, 2 and 3, once each, 1 after more of the same.

@@ -93,8 +93,7 @@ def drafted(loaded, target_params):
   root = after[:, -1]
   chain = expanders.top_k((1,) * DEPTH)
   draft = head.start(params, target_params, state, root, DEPTH)
-  warper = sampling.make_warper(dj.Sampling(temperature=_TEMPERATURE), 1,
-                                VOCAB)
+  warper = sampling.make_warper(dj.Sampling(temperature=_TEMPERATURE), 1, VOCAB)
   tree, _ = expanders.grow_by(
       random.split(jax.random.key(0), 1), chain, root,
       lambda tree, level, nodes, draft: head.logits(

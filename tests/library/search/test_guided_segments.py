@@ -29,8 +29,7 @@ def worth(text):
 def drawn(distributions, count):
   """All outcomes of n draws: a dict from tuples of segments."""
   return {tuple(text for text, _ in outcome): np.prod([p for _, p in outcome])
-          for outcome in itertools.product(distributions.items(),
-                                           repeat=count)}
+          for outcome in itertools.product(distributions.items(), repeat=count)}
 
 
 def softmax(x):

@@ -97,8 +97,7 @@ def test_post_order():
 
 def test_greedy_drafts():
   """Their first sibling is drawn of what the others leave."""
-  expander = expanders.static_tree(((3,), (2, 1, 0)),
-                                   dj.Draws.ONE_SAMPLED)
+  expander = expanders.static_tree(((3,), (2, 1, 0)), dj.Draws.ONE_SAMPLED)
   probs = jnp.array([[0.1, 0.4, 0.3, 0.2], [0.1, 0.2, 0.3, 0.4],
                      [0.0, 0.0, 1.0, 0.0]])
   expand = jax.jit(jax.vmap(lambda key: expander.expand(

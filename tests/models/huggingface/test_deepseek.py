@@ -13,13 +13,10 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import conformance
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.heads import mtp
-from models.huggingface import block_scales
+from models.huggingface import block_scales, heads, tensor_files
 from models.huggingface import config as hf_config
-from models.huggingface import heads
-from models.huggingface import tensor_files
 from support import decoder_reference
 from support import published_configs as published
 from support import published_heads as hf

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.heads import block
-from models.heads import eagle
-from models.heads import prompt_tokens
+from models.heads import block, eagle, prompt_tokens
 from models.huggingface import heads
 from support import head_reference as reference
 from support import published_heads as hf
@@ -43,8 +41,7 @@ def test_eagle3(tmp_path, target, flavour, qk_norm):
   loaded = heads.load(folder, _TARGET)
   assert loaded.kept == ((0, 0, 1) if flavour == "layers.0" else (1, 0, 0))
   w = {name: np.asarray(x, np.float64) for name, x in w.items()}
-  table = w.get("embed_tokens.weight",
-                hf.as_numpy(target.params)["embedding"])
+  table = w.get("embed_tokens.weight", hf.as_numpy(target.params)["embedding"])
   read = np.concatenate(hf.features(target.params, loaded.kept), -1) @ w[
       "fc.weight"].T
 
@@ -232,8 +229,7 @@ def test_blocks(tmp_path, target, name):
     ({"clover": {}}, {}, "no field 'num_layers' of clover"),
 ])
 def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
-  folder = _eagle3(tmp_path, {"model_type": "llama", **fields},
-                   tensors=tensors)
+  folder = _eagle3(tmp_path, {"model_type": "llama", **fields}, tensors=tensors)
   with pytest.raises(ValueError, match=message):
     heads.load(folder, _TARGET)
 

@@ -7,9 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from models.huggingface import convert
-from models.huggingface import heads
-from models.huggingface import tensor_files
+from models.huggingface import convert, heads, tensor_files
 from support import head_reference as reference
 from support import published_heads as hf
 from support import regressive_head_reference as regressive

@@ -12,14 +12,8 @@ import numpy as np
 import pytest
 
 from models import heads as registry
-from models.heads import block
-from models.heads import chimera
-from models.heads import clover
-from models.heads import eagle
-from models.heads import hydra
-from models.heads import medusa
-from models.heads import mtp
-from models.heads import parallel_eagle
+from models.heads import (
+    block, chimera, clover, eagle, hydra, medusa, mtp, parallel_eagle)
 from models.huggingface import heads
 from models.transformer import quantization
 from support import published_heads as hf
@@ -102,8 +96,7 @@ def test_matrices_are_saved_in_8_bits(tmp_path, kind):
   """Read as 8 bits they are those of the rounded head, and so are floats."""
   params = written(tmp_path / "head", kind)
   module, config, kept = _WRITTEN[kind]
-  heads.save(tmp_path / "narrow", module, config, params, kept,
-             weights="int8")
+  heads.save(tmp_path / "narrow", module, config, params, kept, weights="int8")
   rounded, result, whole = (
       heads.load(tmp_path / folder, _TARGET, weights=weights).params
       for folder, weights in (("head", "int8"), ("narrow", "int8"),

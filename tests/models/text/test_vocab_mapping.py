@@ -10,8 +10,7 @@ from tokenizers import decoders
 import decoding_jax as dj
 from decoding_jax.testing import exactness
 from models import tabular
-from models.text import tokenizers
-from models.text import vocab_mapping
+from models.text import tokenizers, vocab_mapping
 from support import helpers
 
 V, ROWS, LENGTH = 5, 50_000, 4

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.transformer import linear_ops
 from support import tiny_models as tiny
 

@@ -11,10 +11,8 @@ import pytest
 
 import decoding_jax as dj
 from experiments.training import steps as training_steps
-from models import checkpoints
-from models import transformer
-from models.transformer import linear_ops
-from models.transformer import quantization
+from models import checkpoints, transformer
+from models.transformer import linear_ops, quantization
 from support import tiny_models as tiny
 
 CONFIGS = {

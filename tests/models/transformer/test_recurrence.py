@@ -10,18 +10,14 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import cache_growth
-from decoding_jax.runtime import prefill
+from decoding_jax.runtime import cache_growth, prefill
 from decoding_jax.testing import conformance, exactness
 from decoding_jax.validation import memory
-from models import cacheless
-from models import guided
-from models import transformer
+from models import cacheless, guided, transformer
 from models.heads import eagle
 from models.heads.parts import formats
 from models.transformer import language_models
-from support import helpers
-from support import published_configs
+from support import helpers, published_configs
 from support import tiny_models as tiny
 
 # With experts, and a last layer of each kind.

@@ -10,8 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.testing import exactness
 from models import transformer
 from models.transformer import sink_window

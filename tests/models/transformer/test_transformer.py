@@ -198,8 +198,7 @@ def test_cached_equals_uncached(config):
         model, np.take_along_axis(TOKENS, at, axis=1), at, cache,
         cache_lib.init_block(cache, 2), 0, mask)
     for row in range(B):
-      np.testing.assert_allclose(logits[row], expected[row, at[row]],
-                                 atol=1e-4)
+      np.testing.assert_allclose(logits[row], expected[row, at[row]], atol=1e-4)
       np.testing.assert_allclose(block.keys[1][row],
                                  whole.keys[1][row][..., at[row]], atol=1e-4)
       np.testing.assert_allclose(block.values[1][row],

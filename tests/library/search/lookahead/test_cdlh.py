@@ -183,8 +183,7 @@ def test_counts():
     rolled = calls[rollout == "draft"]
     emitted = stats.emitted
     assert (rolled <= 1 + LOOK.n * emitted).all() and (rolled > emitted).any()
-    np.testing.assert_array_equal(stats.extra["reward_calls"],
-                                  LOOK.k * emitted)
+    np.testing.assert_array_equal(stats.extra["reward_calls"], LOOK.k * emitted)
     np.testing.assert_array_equal(stats.accepted_by_depth[:, 0], emitted)
   np.testing.assert_array_equal(stats.target_calls, emitted)
   # Without an end of text, what is cut off is cut off by the budget.

@@ -63,8 +63,7 @@ def looked_ahead(row, k, steps, text, logits):
 def test_adadec_equals_plain_python(eos):
   out = cdlh.run(dj.methods.adadec(K, STEPS, THRESHOLD), models=tables(),
                  eos_id=eos)
-  expected = [adadec(row, K, STEPS, THRESHOLD)
-              for row in rows(eos)]
+  expected = [adadec(row, K, STEPS, THRESHOLD) for row in rows(eos)]
   assert tiny.texts(out, cdlh.LENGTHS) == [text for text, _ in expected]
   lookaheads = np.asarray(out.stats.extra["lookaheads"])
   np.testing.assert_array_equal(lookaheads, [n for _, n in expected])
