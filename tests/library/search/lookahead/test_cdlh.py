@@ -89,6 +89,13 @@ def same_rows(out, expected, rows=slice(None)):
                out.stats, jax.tree.map(select, expected.stats))
 
 
+def transformers(method, models):
+  """Runs all rows, and checks that one of them is the same alone."""
+  out, alone = run_transformers(method, models), slice(1, 2)
+  same_rows(run_transformers(method, models, rows=alone), out, alone)
+  return out
+
+
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout", ["target", "draft"])
 @pytest.mark.parametrize("look", [LOOK, REWARD_ALONE], ids=str)
@@ -113,9 +120,9 @@ def test_control_other_options_are_another_method(other):
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout", ["target", "draft"])
 def test_transformers_equal_plain_forwards(rollout):
-  """The slots of candidates and roll-outs, their masks and positions."""
+  """The slots of candidates and roll-outs, masks, positions; a row alone."""
   look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
-  out = run_transformers(dj.methods.cdlh(*look), models)
+  out = transformers(dj.methods.cdlh(*look), models)
   expected = [reference.cdlh(row, look) for row in rows_of_transformers(models)]
   assert tiny.texts(out, tiny.LENGTHS) == expected
   assert expected != tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS,
@@ -197,14 +204,6 @@ def test_a_budget_of_one_token():
   assert tiny.texts(out, LENGTHS) == [
       reference.cdlh(row, LOOK) for row in rows_of_tables(new=1)]
   assert np.asarray(out.stats.target_calls).tolist() == [1] * ROWS
-
-
-def test_a_row_alone_and_in_a_batch():
-  models, method = tiny.llama_models(), dj.methods.cdlh(*LOOK)
-  expected = run_transformers(method, models)
-  for row in range(3):
-    alone = slice(row, row + 1)
-    same_rows(run_transformers(method, models, rows=alone), expected, alone)
 
 
 def test_other_values_are_not_compiled_anew():
