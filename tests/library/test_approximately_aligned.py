@@ -1,45 +1,12 @@
 """AprAD between the masked and the aligned distribution, enumerated."""
 
-import jax
 import numpy as np
 
-from decoding_jax import approximately_aligned, grammar_aligned, processors
+from decoding_jax import approximately_aligned, grammar_aligned
 import decoding_jax as dj
-from decoding_jax.testing import exactness
+from library.test_grammar_aligned import draw, FOLLOWING, V, valid_texts
 
-# Token 0 ends a text; after 1 it is hard to come to an end, after 2 it is not.
-FOLLOWING = np.array([[-1, 1, 2, 5], [-1, -1, -1, 3], [4, 3, -1, 3],
-                      [4, -1, -1, -1], [4, -1, -1, -1], [4, 1, 2, -1]])
-V, NEW, ROWS = 4, 5, 4000
-
-
-def valid_texts(table):
-  """Each text that ends: its probabilities by the model, and under a mask."""
-  def extend(text, state, chance, masked):
-    if text and text[-1] == 0:
-      yield text, (chance, masked)
-    elif len(text) < NEW:
-      row = table[text[-1] if text else 0]
-      allowed = FOLLOWING[state] >= 0
-      for token in np.flatnonzero(allowed):
-        yield from extend((*text, int(token)), FOLLOWING[state, token],
-                          chance * row[token],
-                          masked * row[token] / row[allowed].sum())
-
-  return dict(extend((), 0, 1.0, 1.0))
-
-
-def draw(seed, rows, **kwargs):
-  rng = np.random.default_rng(4)
-  target, draft = (exactness.random_table(rng, V) for _ in range(2))
-  lm, params = exactness.table_model(target)
-  draft, draft_params = exactness.table_model(draft)
-  return target, dj.aprad(
-      jax.random.key(seed), [0], grammar=processors.automaton(),
-      grammar_params=processors.table(FOLLOWING), target=lm,
-      target_params=params, method=dj.methods.speculative(2), eos_id=0,
-      rows=rows, max_new_tokens=NEW + 1, draft=draft,
-      draft_params=draft_params, **kwargs)
+ROWS = 4000
 
 
 def distances(result, table):
@@ -57,7 +24,7 @@ def distances(result, table):
 
 def test_texts_are_valid_and_less_biased_than_under_a_mask():
   """By at least half of what the mask is off; 4000 texts tell to 0.02."""
-  table, result = draw(0, ROWS)
+  table, result = draw(dj.aprad, 0, ROWS)
   assert result.valid.all()
   own, from_mask, of_mask = distances(result, table)
   assert of_mask > 0.1
@@ -68,7 +35,7 @@ def test_texts_are_valid_and_less_biased_than_under_a_mask():
 
 
 def test_bounds_fall_to_the_probability_of_valid_texts():
-  table, _ = draw(1, 2)
+  table, _ = draw(dj.aprad, 1, 2)
   total = sum(x for x, _ in valid_texts(table).values())
   trie, masked = [grammar_aligned.Node()], set()
   rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import argument_checks, sampling, types
+from decoding_jax import argument_checks, types
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation.verifiers import traversal
@@ -273,6 +273,11 @@ def test_ends_of_texts_are_tokens_or_none():
     (dict(min_p=None), ["min_p=None"]),
     (dict(min_p=np.zeros(3)), ["min_p", "(3,)", "2 rows"]),
     (dict(temperature=[[1.0], [1.0, 2.0]]), ["temperature is no array"]),
+    (dict(temperature=np.array([0.0, 1.0])), ["temperature"]),
+    (dict(temperature=np.array([-1.0, 1.0])), ["temperature"]),
+    (dict(top_p=np.array([0.0, 1.0])), ["top_p"]),
+    (dict(top_p=np.array([1.0, 1.5])), ["top_p"]),
+    (dict(min_p=np.array([0.0, -0.5])), ["min_p"]),
     (dict(token_mask=np.ones(V)), ["token_mask", "float64"]),
     (dict(token_mask="x"), ["token_mask", "type <U1"]),
     (dict(token_mask=np.ones(3, bool)), ["token_mask", "(3,)", "(4,)"]),
@@ -281,18 +286,6 @@ def test_ends_of_texts_are_tokens_or_none():
 ], ids=str)
 def test_sampling(name, arguments, words):
   refused([name, *words], **{name: dj.Sampling(**arguments)})
-
-
-@pytest.mark.parametrize("arguments, word", [
-    (dict(temperature=np.array([0.0, 1.0])), "temperature"),
-    (dict(temperature=np.array([-1.0, 1.0])), "temperature"),
-    (dict(top_p=np.array([0.0, 1.0])), "top_p"),
-    (dict(top_p=np.array([1.0, 1.5])), "top_p"),
-    (dict(min_p=np.array([0.0, -0.5])), "min_p"),
-], ids=str)
-def test_sampling_by_row(arguments, word):
-  with pytest.raises(ValueError, match=word):
-    sampling.make_warper(dj.Sampling(**arguments), 2, V)
 
 
 def test_temperatures_that_a_method_does_not_know():

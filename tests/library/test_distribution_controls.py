@@ -9,23 +9,13 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import exactness
 from library.test_distribution import LENGTH, ROWS
 from support import helpers
-from support.example_methods import each
 
 # Fewer already tell a wrong distribution.
 CONTROL_ROWS = 50_000
-
-
-@pytest.mark.cases(1)
-@each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
-def test_joint_distribution_of_three_siblings(method):
-  dj.testing.assert_exact(method, *exactness.random_tables(5), rows=ROWS,
-                          length=LENGTH)
 
 
 # What the target's distribution is warped by, and the drafter's; None:

@@ -44,8 +44,7 @@ def check(method, expected):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("branching", [(1,), (2, 2), (3, 2)],
-                         ids=str)
+@pytest.mark.parametrize("branching", [(1,), (2, 2), (3, 2)], ids=str)
 def test_rsd_c(branching):
   check(dj.methods.rsd_c(branching), without(*branching))
 

@@ -95,14 +95,6 @@ def test_counts_on_scripts():
   assert len({len(text) for text, _ in expected}) > 2
 
 
-@EACH
-def test_greedy_equals_plain_forwards(method):
-  models = tiny.llama_models()
-  out = tiny.generate(method, models, sampling=GREEDY)
-  expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
-  assert tiny.texts(out, tiny.LENGTHS) == expected
-
-
 def test_the_test_of_greedy_decoding_is_not_trivial():
   models = tiny.llama_models()
   expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
@@ -112,11 +104,11 @@ def test_the_test_of_greedy_decoding_is_not_trivial():
 
 
 @EACH
-def test_greedy_with_an_end(method):
-  """The same program; the end falls on another place in every row."""
+def test_greedy_equals_plain_forwards(method):
+  """Of one program; an end falls on another position in every row."""
   models = tiny.llama_models()
   whole = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
-  for eos_id in (whole[0][3], whole[1][4], whole[2][1]):
+  for eos_id in (None, whole[0][3], whole[1][4], whole[2][1]):
     out = tiny.generate(method, models, sampling=GREEDY, eos_id=eos_id)
     assert tiny.texts(out, tiny.LENGTHS) == [
         x[:x.index(eos_id) + 1] if eos_id in x else x for x in whole]
@@ -251,16 +243,10 @@ def test_equal_trees_share_their_program():
   before = size()
   for method in dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2):
     table_run(method=method, sampling=GREEDY)
+  table_run(method=dj.methods.rsd_s(2, 2), seed=1, eos_id=1,
+            sampling=dj.Sampling(temperature=0.0))
   assert size() == before
   assert dj.methods.speculative(2).sampled == dj.methods.rsd_c((1, 1)).sampled
-
-
-def test_whether_it_is_greedy_is_static():
-  size = generate_lib._generate.num_programs
-  table_run(sampling=GREEDY)
-  before = size()
-  table_run(sampling=dj.Sampling(temperature=0.0), seed=1, eos_id=1)
-  assert size() == before
 
 
 def test_methods_share_their_prefill():
@@ -341,6 +327,7 @@ def callbacks(jaxpr):
   return [e for e in equations(jaxpr) if "callback" in e.primitive.name]
 
 
+@pytest.mark.cases(8)
 @EACH
 def test_one_loop_and_no_callback(method):
   result = programs(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))

@@ -16,31 +16,38 @@ V, NEW, ROWS, ROUNDS = 4, 5, 4000, 3
 
 
 def valid_texts(table):
-  """Each text that ends, and its probability by the model."""
-  def extend(text, state, chance):
+  """Each text that ends: its probabilities by the model, and under a mask."""
+  def extend(text, state, chance, masked):
     if text and text[-1] == 0:
-      yield text, chance
+      yield text, (chance, masked)
     elif len(text) < NEW:
-      for token in np.flatnonzero(FOLLOWING[state] >= 0):
+      row = table[text[-1] if text else 0]
+      allowed = FOLLOWING[state] >= 0
+      for token in np.flatnonzero(allowed):
         yield from extend((*text, int(token)), FOLLOWING[state, token],
-                          chance * table[text[-1] if text else 0, token])
+                          chance * row[token],
+                          masked * row[token] / row[allowed].sum())
 
-  return dict(extend((), 0, 1.0))
+  return dict(extend((), 0, 1.0, 1.0))
 
 
-@pytest.fixture(name="drawn", scope="module")
-def _drawn():
-  """The model's table, and what was drawn by a method that drafts."""
+def draw(function, seed, rows, **kwargs):
+  """The model's table, and what `function` draws by a method that drafts."""
   rng = np.random.default_rng(4)
   target, draft = (exactness.random_table(rng, V) for _ in range(2))
   lm, params = exactness.table_model(target)
   draft, draft_params = exactness.table_model(draft)
-  return target, dj.asap(
-      jax.random.key(0), [0], grammar=processors.automaton(),
+  return target, function(
+      jax.random.key(seed), [0], grammar=processors.automaton(),
       grammar_params=processors.table(FOLLOWING), target=lm,
-      target_params=params,
-      method=dj.methods.speculative(2), eos_id=0, rounds=ROUNDS, rows=ROWS,
-      max_new_tokens=NEW + 1, draft=draft, draft_params=draft_params)
+      target_params=params, method=dj.methods.speculative(2), eos_id=0,
+      rows=rows, max_new_tokens=NEW + 1, draft=draft,
+      draft_params=draft_params, **kwargs)
+
+
+@pytest.fixture(name="drawn", scope="module")
+def _drawn():
+  return draw(dj.asap, 0, ROWS, rounds=ROUNDS)
 
 
 def p_value(actual, step, expected):
@@ -56,8 +63,8 @@ def test_the_last_round_is_the_conditional_distribution(drawn):
   """All beginnings were seen, so that bounds are probabilities."""
   table, actual = drawn
   texts = valid_texts(table)
-  total = sum(texts.values())
-  expected = {text: x / total for text, x in texts.items()}
+  total = sum(x for x, _ in texts.values())
+  expected = {text: x / total for text, (x, _) in texts.items()}
   assert len(texts) == 9
   np.testing.assert_allclose(actual.validity[-1], total, rtol=1e-5)
   assert p_value(actual, ROUNDS - 1, expected) > exactness.MIN_P_VALUE
@@ -67,14 +74,7 @@ def test_the_last_round_is_the_conditional_distribution(drawn):
 
 def test_the_first_round_is_the_masked_distribution(drawn):
   table, actual = drawn
-  expected = {}
-  for text in valid_texts(table):
-    chance, state, before = 1.0, 0, 0
-    for token in text:
-      allowed = FOLLOWING[state] >= 0
-      chance *= table[before, token] / table[before, allowed].sum()
-      state, before = FOLLOWING[state, token], token
-    expected[text] = chance
+  expected = {text: x for text, (_, x) in valid_texts(table).items()}
   np.testing.assert_allclose(sum(expected.values()), 1)
   assert p_value(actual, 0, expected) > exactness.MIN_P_VALUE
   assert (np.diff(actual.validity) <= 1e-9).all()

@@ -64,8 +64,7 @@ def test_a_run_loads_few_modules():
   _, imported, run, *_ = loaded()
   assert len(imported) < len(run) <= 60, sorted(run)
   # No grammar, no search, no other method.
-  for room in ("canvas", "grammar_aligned", "grammars", "processors",
-               "search"):
+  for room in ("canvas", "grammar_aligned", "grammars", "processors", "search"):
     assert not [x for x in run if x.startswith(f"decoding_jax.{room}")]
   assert [x for x in run if x.startswith("decoding_jax.methods.")] == [
       "decoding_jax.methods.rsd_s"]

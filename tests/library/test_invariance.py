@@ -95,14 +95,13 @@ def test_a_row_that_ends_early_does_not_disturb_the_others():
   same_rows(of_rows(out, rows), expected, rows)
 
 
-def test_what_stands_behind_a_prompt_does_not_matter():
+def test_padding_does_not_matter():
+  """Neither what stands behind a prompt, nor how far it goes."""
   padded = np.where(np.arange(5) < tiny.LENGTHS[:, None], tiny.PROMPTS, -1)
-  same_rows(run(METHODS[0], prompts=padded), run(METHODS[0]))
-
-
-def test_wider_padding():
+  expected = run(METHODS[0])
+  same_rows(run(METHODS[0], prompts=padded), expected)
   wide = np.pad(tiny.PROMPTS, ((0, 0), (0, 3)), constant_values=9)
-  out, expected = run(METHODS[0], prompts=wide), run(METHODS[0])
+  out = run(METHODS[0], prompts=wide)
   assert tiny.texts(out, tiny.LENGTHS) == tiny.texts(expected, tiny.LENGTHS)
   jax.tree.map(np.testing.assert_array_equal, out.stats, expected.stats)
 
@@ -116,15 +115,12 @@ def table_run():
                        lengths=np.array([2, 1]), sampling=SAMPLING)
 
 
-def test_compiled_or_not():
+@pytest.mark.parametrize("setting", [
+    jax.disable_jit, functools.partial(jax.enable_x64, True)],
+                         ids=["not compiled", "x64"])
+def test_compiled_or_not_and_numbers_of_64_bits(setting):
   expected = table_run()
-  with jax.disable_jit():
-    same_rows(table_run(), expected)
-
-
-def test_numbers_of_64_bits():
-  expected = table_run()
-  with jax.enable_x64(True):
+  with setting():
     same_rows(table_run(), expected)
 
 
@@ -139,7 +135,7 @@ def test_a_model_under_numbers_of_64_bits(temperature):
     assert run() == expected
 
 
-@pytest.mark.cases(21)
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])

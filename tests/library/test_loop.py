@@ -139,12 +139,10 @@ def test_a_step_of_ones_own_program():
   assert step(run)[1].log_probs is None
 
 
-def test_no_log_probs_without_a_tree():
+def test_arguments_are_checked():
+  """At the beginning; and there are no log-probabilities without a tree."""
   run = begin(dj.methods.beam_search(3), GREEDY, draft=False)
   with pytest.raises(ValueError, match="log_probs=True: the method drafts no"):
     dj.step(run, log_probs=True)
-
-
-def test_arguments_are_checked_at_the_beginning():
   with pytest.raises(ValueError, match="draft=None: method rsd_s"):
     begin(TREE, draft=False)

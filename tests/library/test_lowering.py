@@ -118,7 +118,7 @@ def methods():
           for method in result]
 
 
-@pytest.mark.cases(14)
+@pytest.mark.cases(9)
 @each(methods())
 def test_methods(method):
   """Of a target that keeps hidden states, which some methods read."""
@@ -130,16 +130,11 @@ def test_methods(method):
   assert not results
 
 
-def test_greedy():
-  assert not faults(traced(RSD_S, sampling=dj.Sampling(0.0)))
-
-
-def test_weights_of_8_bits():
-  assert not faults(traced(RSD_S, dataclasses.replace(LLAMA, weights="int8")))
-
-
-def test_rows_that_make_room_for_others():
-  assert not faults(traced(RSD_S, batch=4, rows=2))
+def test_greedy_weights_of_8_bits_and_rows_that_make_room_for_others():
+  for program in (traced(RSD_S, sampling=dj.Sampling(0.0)),
+                  traced(RSD_S, dataclasses.replace(LLAMA, weights="int8")),
+                  traced(RSD_S, batch=4, rows=2)):
+    assert not faults(program)
 
 
 def test_logits_processors():
@@ -288,9 +283,7 @@ def test_on_a_mesh(monkeypatch):
   with pytest.raises(launch.UserError, match="needs at least .* there are "):
     trace(device_bytes=1000)
   assert not faults(trace(device_bytes=2**30))
-
-
-def test_on_a_mesh_that_splits_slots():
+  # Slots are split where heads cannot be.
   config = dataclasses.replace(LLAMA, num_kv_heads=1)
   assert not faults(_on_a_mesh(config)(device_bytes=2**30))
 

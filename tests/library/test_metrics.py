@@ -47,9 +47,7 @@ def test_interval_holds_the_ratio_and_is_reproducible():
   assert low < metrics.ratio(emitted, calls) < high
   assert (low, high) == metrics.ratio_interval(emitted, calls)
   assert (low, high) != metrics.ratio_interval(emitted, calls, seed=1)
-
-
-def test_interval_is_as_wide_as_a_normal_one():
+  # It is as wide as a normal one.
   values = np.random.default_rng(1).normal(5, 2, size=400)
   low, high = metrics.ratio_interval(values, np.ones(400))
   expected = 2 * 1.96 * values.std() / math.sqrt(400)

@@ -57,9 +57,9 @@ def tempered(expected):
     yield {text: p**.8 / total for text, p in probs.items()}
 
 
-def is_told_apart(found, expected, wrong):
+def is_told_apart(actual, expected, wrong):
   """Tells whether chi-square shows which of two distributions is right."""
-  for counts, probs, others in zip(found, expected, wrong):
+  for counts, probs, others in zip(actual, expected, wrong):
     total = sum(counts.values())
     distance = total * sum((probs[x] - others[x])**2 / others[x] for x in probs)
     if distance > 100 + 15 * len(probs)**.5:

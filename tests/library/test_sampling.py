@@ -18,29 +18,12 @@ V, B = 11, 3
 def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0,
            typical_p=1.0):
   """One row in float64, by sorting; ties with the last one stay."""
-  logits = np.asarray(logits, np.float64)
-  if mask is not None:
-    logits = np.where(mask, logits, -np.inf)
+  logits = np.where(True if mask is None else mask,
+                    np.asarray(logits, np.float64), -np.inf)
   if temperature == 0:
     return np.eye(len(logits))[np.argmax(logits)]
-  probs = np.exp((logits - logits.max()) / temperature)
-  probs /= probs.sum()
-  if top_k:
-    probs = np.where(probs >= np.sort(probs)[::-1][min(top_k, len(probs)) - 1],
-                     probs, 0)
-    probs /= probs.sum()
-  ordered = np.sort(probs)[::-1]
-  last = min(np.searchsorted(np.cumsum(ordered), top_p), len(probs) - 1)
-  probs = np.where(probs >= ordered[last], probs, 0)
-  probs = np.where(probs >= min_p * probs.max(), probs, 0)
-  probs /= probs.sum()
-  surprise = -np.log(np.where(probs > 0, probs, 1))
-  distance = np.where(probs > 0, abs(surprise - probs @ surprise), np.inf)
-  order = np.argsort(distance)
-  last = min(np.searchsorted(np.cumsum(probs[order]), typical_p),
-             len(probs) - 1)
-  probs = np.where(distance <= distance[order[last]], probs, 0)
-  return probs / probs.sum()
+  return helpers.warped(np.exp(logits - logits.max())[None], temperature, top_k,
+                        top_p, None, min_p, typical_p)[0]
 
 
 def distributions(logits, **kwargs):

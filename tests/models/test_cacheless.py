@@ -27,6 +27,8 @@ def test_texts_are_those_of_the_model_with_a_cache():
   got, wanted = (tiny.generate(method, models) for models in (BOTH, CACHED))
   np.testing.assert_array_equal(got.tokens, wanted.tokens)
   np.testing.assert_allclose(got.log_probs, wanted.log_probs, atol=1e-4)
+  # Equal functions are one model.
+  assert cacheless.language_model(plain, V, tiny.LLAMA.max_length) is LM
 
 
 def test_a_recurrent_network_decodes_greedily():
@@ -49,10 +51,6 @@ def test_a_recurrent_network_decodes_greedily():
   np.testing.assert_array_equal(out.tokens[:1], text)
   # All drafts of a model are accepted by itself.
   assert out.stats.target_calls[0] == tiny.NEW // 3
-
-
-def test_equal_functions_are_one_model():
-  assert cacheless.language_model(plain, V, tiny.LLAMA.max_length) is LM
 
 
 def test_no_text_is_longer_than_the_function_allows():

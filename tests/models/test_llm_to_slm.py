@@ -3,12 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.runtime import cache as cache_lib
 from models import llm_to_slm, transformer
 from support import tiny_models as tiny
 
@@ -48,14 +46,8 @@ def test_vectors_that_are_embeddings_give_the_texts_of_tokens():
   assert written(generate(model, params, mixed, reader)) == expected
   other = {**params, "prompts": params["prompts"][::-1]}
   assert written(generate(model, other, ids, reader)) != expected
-
-
-def test_ids_that_no_row_has():
-  target, draft = tiny.llama_models()
-  config = dataclasses.replace(tiny.LLAMA, scan_layers=True)
-  model, params = of_embeddings(config, target, tiny.PROMPTS)
+  # Ids that no row has.
   beyond = np.full_like(tiny.PROMPTS, _V + tiny.PROMPTS.size)
-  reader = of_embeddings(config, draft, tiny.PROMPTS)
   with pytest.raises(ValueError, match="with the extra_ids of all models"):
     generate(model, params, beyond, reader)
   with pytest.raises(ValueError, match=f"0 to {_V - 1}, the target's"):
@@ -98,10 +90,5 @@ def test_vectors_are_those_of_the_paper():
 
 def _last(model, params, row):
   """Returns the hidden state `[1, F]` of the last of these tokens."""
-  size = len(row)
-  block = cache_lib.init_block(model.init_cache(1, 0), size)
-  _, block = model.forward(
-      params, jnp.asarray(row)[None], jnp.arange(size)[None],
-      model.init_cache(1, 0), block, 0, jnp.tril(jnp.ones((1, size, size),
-                                                          bool)))
+  _, block = tiny.causal(tiny.Model(model, params), row[None])
   return np.asarray(block.features[dj.HIDDEN_STATES][0][0, -1:])

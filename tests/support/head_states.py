@@ -6,9 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import decoding_jax as dj
+from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import feature_head
+from decoding_jax.testing import drafter_conformance
 from models import transformer
 from models.heads import mtp
+from support import helpers
 from support import tiny_models as tiny
 
 
@@ -20,6 +24,32 @@ def models():
           "target_params": tiny.random_model(config).params,
           "draft": mtp.head(layer, config), "draft_params": jax.tree.map(
               lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
+
+
+def fit(method, given, rows=8000, length=4):
+  """The p-value of texts after tokens 1 and 2, and their statistics."""
+  out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (rows, 1)),
+                    np.full(rows, 2), method=method, max_new_tokens=length,
+                    **given)
+  target = tiny.random_model(dataclasses.replace(tiny.LLAMA, vocab_size=4))
+  return helpers.p_value_of_model(target, (1, 2), out.tokens), out.stats
+
+
+def stepped(given, pair, number, prompts=np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
+            lengths=np.tile(tiny.LENGTHS[:2], 4)):
+  """Returns the context, and (state, `Seen`) of each step of a pair."""
+  decoder, rows = tree_decoder.of_pair(pair), len(prompts)
+  context, state = drafter_conformance._begin(
+      decoder, drafter_conformance._Models(
+          **{"draft": None, "draft_params": None, **given}),
+      jax.random.split(jax.random.key(4), rows), prompts, lengths,
+      np.full(rows, 60))
+  step = jax.jit(lambda state: decoder.step_with_tree(context, state))
+  results = []
+  for _ in range(number):
+    state, seen = step(state)
+    results.append((state, seen))
+  return context, results
 
 
 def check(context, state, result):

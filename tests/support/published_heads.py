@@ -77,18 +77,10 @@ def drawn(shapes):
 def features(params, kept):
   """`[T - 1, F]` of each of the layers, of all of the text but the root."""
   layers = tuple(sorted(set(kept)))
-  results = dict(zip(layers, _features(
-      transformer.with_features(TARGET, layers), params)))
+  _, block = tiny.causal(tiny.Model(
+      transformer.with_features(TARGET, layers), params), TEXT[None])
+  results = dict(zip(layers, block.features[dj.HIDDEN_STATES]))
   return [np.asarray(results[i][0, :-1], np.float64) for i in kept]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _features(lm, params):
-  fresh, size = lm.init_cache(1, len(TEXT)), len(TEXT)
-  return lm.forward(
-      params, TEXT[None], np.arange(size)[None], lm.init_cache(1, 0),
-      dj.Block(fresh.keys, fresh.values, fresh.features), 0,
-      np.tril(np.ones((1, size, size), bool)))[1].features[dj.HIDDEN_STATES]
 
 
 def drafted(loaded, target_params):

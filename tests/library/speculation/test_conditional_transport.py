@@ -56,7 +56,8 @@ def test_post_order():
 
 
 def test_greedy_drafts():
-  """Their first sibling is drawn of what the others leave."""
+  """Their first sibling is drawn of what the others leave; of few tokens one is
+  left to be drawn, and children without a token are none."""
   expander = expanders.static_tree(((3,), (2, 1, 0)), dj.Draws.ONE_SAMPLED)
   probs = jnp.array([[0.1, 0.4, 0.3, 0.2], [0.1, 0.2, 0.3, 0.4],
                      [0.0, 0.0, 1.0, 0.0]])
@@ -71,10 +72,6 @@ def test_greedy_drafts():
     counts = np.bincount(tokens[:, child], minlength=4)
     assert exactness.p_value(counts, np.array(expected)) > (
         exactness.MIN_P_VALUE)
-
-
-def test_greedy_drafts_of_few_tokens():
-  """One of them is left to be drawn; children without a token are none."""
   expander = expanders.product_tree((3,), dj.Draws.ONE_SAMPLED)
   for probs, expected in (([0, 0, 1.0, 0], [2]), ([0, 0.3, 0.7, 0], [1, 2])):
     tokens, _, valid, _ = expander.expand(

@@ -49,13 +49,10 @@ def test_product_layout(branching, widths):
   assert tree_lib.product_layout(branching) == Layout(widths, branching)
 
 
-def test_beam_layout():
+def test_beam_layouts_and_hashable_numbers():
   for width, depth, widths in ((1, 1, (1,)), (3, 1, (3,)), (2, 3, (2, 2, 2)),
                                (np.int64(2), 1, (2,))):
     assert tree_lib.beam_layout(width, depth) == Layout(widths, widths)
-
-
-def test_layouts_are_hashable_numbers():
   layout = tree_lib.product_layout((2, 3))
   assert hash(layout) == hash(Layout((2, 6), (2, 3)))
   assert all(isinstance(x, int) for x in layout.widths + layout.branching)
@@ -71,7 +68,8 @@ def test_sizes_must_be_positive_integers(value):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_sizes_slices_and_depths_of_a_layout(layout):
+def test_sizes_slices_depths_and_runs_of_a_layout(layout):
+  """Runs are levels of one shape."""
   assert tree_lib.depth(layout) == len(layout.widths)
   assert tree_lib.num_nodes(layout) == sum(layout.widths)
   assert tree_lib.max_branching(layout) == max((0, *layout.branching))
@@ -83,10 +81,6 @@ def test_sizes_slices_and_depths_of_a_layout(layout):
   walked = [len(ancestors(parents, i)) - 1 for i in range(len(parents))]
   np.testing.assert_array_equal(tree_lib.depths(layout), walked)
   assert tree_lib.depths(layout).dtype == np.int32
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_runs_are_levels_of_one_shape(layout):
   runs = tree_lib.runs(layout)
   assert [level for run in runs for level in run] == list(
       range(len(layout.widths)))

@@ -88,10 +88,9 @@ def test_equal_distributions_accept_a_leaf(method, length):
 
 
 @pytest.mark.cases(3)
-@each([methods.rsd_c((2, 2), "layer"), methods.rsd_s(2, 3, "layer"),
-       methods.sequoia(UNEVEN, "layer"),
+@each([methods.rsd_s(2, 3, "layer"), methods.sequoia(UNEVEN, "layer"),
        methods.sequoia(UNEVEN, "conditional_ot"),
-       methods.rsd_s(2, 3, "traversal"), methods.rsd_s(3, 2, "traversal"),
+       methods.rsd_s(2, 3, "traversal"),
        *(methods.specinfer(expansion=expansion, verification=name)
          for expansion in ((3, 1), (1, 2, 2))
          for name in ("gbv", "spectr_gbv", "global_resolution"))])
@@ -106,13 +105,6 @@ def test_joint_distribution_of_texts(method):
   result = dj.testing.assert_exact(method, *exactness.random_tables(V),
                                    rows=rows, length=length)
   assert 1 < result.target_calls < length
-
-
-@pytest.mark.long
-@each([methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
-def test_joint_distribution_of_a_beam_of_a_cold_drafter(method):
-  dj.testing.assert_exact(method, *exactness.random_tables(V), rows=100_000,
-                          length=LENGTH, draft_sampling=dj.Sampling(1e-3))
 
 
 @pytest.mark.parametrize("drafts, verifier, rows, length", [

@@ -1,9 +1,9 @@
 """Statistics of texts, and the program that tests methods by them."""
 
 import numpy as np
+import pytest
 
 from decoding_jax.testing import exactness
-from support import helpers
 
 
 def test_a_text_that_cannot_be_has_no_chance():
@@ -36,14 +36,17 @@ def test_beginnings_show_what_whole_texts_do_not():
   assert exactness.p_value(draw(probs), probs) > 0.01
 
 
-def main(*flags):
+@pytest.fixture(name="main")
+def _main(python):
   """Status, output and errors of `experiments.exactness`."""
-  process = helpers.start("-m", "experiments.exactness", *flags)
-  output, errors = process.communicate()
-  return process.returncode, output, errors
+  def run(*flags):
+    got = python("-m", "experiments.exactness", *flags)
+    return got.status, got.output, got.errors
+
+  return run
 
 
-def test_main_tells_right_from_wrong():
+def test_main_tells_right_from_wrong(main):
   status, output, errors = main("--method=speculative(1)",
                                 "--rows=20000", "--length=3")
   assert status == 0, errors
@@ -53,7 +56,7 @@ def test_main_tells_right_from_wrong():
   assert lines[-1].startswith("All 4 tests agree with the target's")
 
 
-def test_main_tests_drafters_without_a_model():
+def test_main_tests_drafters_without_a_model(main):
   status, output, errors = main("--method=prompt_lookup(2, 2)", "--rows=5000",
                                 "--length=3")
   assert status == 0, errors
@@ -61,7 +64,7 @@ def test_main_tests_drafters_without_a_model():
   assert output.splitlines()[-1].startswith("All 3 tests agree with the")
 
 
-def test_main_tells_a_method_of_another_distribution():
+def test_main_tells_a_method_of_another_distribution(main):
   """A beam is no sample."""
   status, output, errors = main("--method=beam_search(2)",
                                 "--rows=2000", "--length=2")

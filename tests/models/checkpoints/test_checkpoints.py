@@ -124,15 +124,12 @@ def test_folders_with_vectors_of_two_axes(tmp_path, folder, params, weights):
     checkpoints.load(tmp_path / "wrong")
 
 
-def test_dtype(folder, params):
+def test_types_and_shardings(folder, params):
   lm, loaded = checkpoints.load(folder, dtype="bfloat16")
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {jnp.dtype("bfloat16")}
   assert lm.init_cache(1, 1).keys[0].dtype == jnp.bfloat16
   expected = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
   jax.tree.map(np.testing.assert_array_equal, loaded, expected)
-
-
-def test_shardings(folder):
   mesh = jax.make_mesh((1,), ("model",))
   sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   _, loaded = checkpoints.load(
@@ -140,27 +137,27 @@ def test_shardings(folder):
   assert {x.sharding for x in jax.tree.leaves(loaded)} == {sharding}
 
 
+def save_with_scale(folder, params, value):
+  """Saves a model one of whose scales is this number."""
+  scale = params["norm"]["scale"].at[3].set(value)
+  checkpoints.save(folder, CONFIG, {**params, "norm": {"scale": scale}})
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_parameters_that_are_not_finite(tmp_path, params, value):
-  """Read as they are, and onto a mesh."""
-  scale = params["norm"]["scale"].at[3].set(value)
+  """Read as they are, and onto a mesh; a large one, in another type."""
   folder = tmp_path / "model"
-  checkpoints.save(folder, CONFIG, {**params, "norm": {"scale": scale}})
+  save_with_scale(folder, params, value)
   mesh = jax.make_mesh((1, 1), (sharding.DATA, sharding.MODEL),
                        axis_types=(jax.sharding.AxisType.Auto,) * 2)
   for shardings in (None, sharding.shardings(CONFIG, mesh)):
     with pytest.raises(ValueError, match=f"'{folder}': parameter norm/scale has"
                        " infinite or NaN values in float32"):
       checkpoints.load(folder, shardings=shardings)
-
-
-def test_parameters_that_are_not_finite_in_another_type(tmp_path, params):
-  scale = params["norm"]["scale"].at[3].set(1e6)
-  checkpoints.save(tmp_path / "model", CONFIG,
-                   {**params, "norm": {"scale": scale}})
-  checkpoints.load(tmp_path / "model")
+  save_with_scale(folder, params, 1e6)
+  checkpoints.load(folder)
   with pytest.raises(ValueError, match="norm/scale has .* in float16"):
-    checkpoints.load(tmp_path / "model", dtype="float16")
+    checkpoints.load(folder, dtype="float16")
 
 
 def test_missing_parts(folder):

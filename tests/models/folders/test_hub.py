@@ -105,18 +105,14 @@ def test_a_model_comes_without_what_nobody_reads(server):
   assert server.asked == asked
 
 
-def test_weights_of_torch_if_there_are_no_others(server):
+@pytest.mark.parametrize("name, files", [
+    (f"owner/old@{COMMIT}",
+     ["config.json", "merges.txt", "pytorch_model-1-of-1.bin"]),
+    ("owner/medusa", ["config.json", "medusa_lm_head.pt"])])
+def test_weights_of_torch_if_there_are_no_others_and_heads(server, name, files):
   del server
-  folder = hub.folder(f"hub:owner/old@{COMMIT}")
-  assert sorted(path.name for path in folder.iterdir()) == [
-      "config.json", "merges.txt", "pytorch_model-1-of-1.bin"]
-
-
-def test_heads_have_files_of_their_own(server):
-  del server
-  folder = hub.folder("hub:owner/medusa")
-  assert sorted(path.name for path in folder.iterdir()) == [
-      "config.json", "medusa_lm_head.pt"]
+  folder = hub.folder(f"hub:{name}")
+  assert sorted(path.name for path in folder.iterdir()) == files
 
 
 def test_what_was_downloaded_is_enough(server):

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import (
-    drafters, expanders, tree_decoder, verifiers)
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
 from models.heads import chimera, clover, eagle, hydra
 from models.transformer import quantization
-from support import helpers, small_heads
+from support import head_states, helpers, small_heads
 from support import tiny_models as tiny
 from support.small_heads import HEADS, LAYER, TARGET
 
@@ -184,16 +183,8 @@ def test_greedy_texts_are_those_of_the_target(name):
 @pytest.mark.parametrize("name", HEADS)
 def test_rejected_tokens_leave_no_trace(name):
   """The state after some steps is that of the committed text, read at once."""
-  given = models(name)
-  decoder = tree_decoder.of_pair(_METHODS[name].sampled)
-  keys = jax.random.split(jax.random.key(4), 8)
-  result = drafter_conformance._Models(**given)
-  begin = functools.partial(drafter_conformance._begin, decoder, result)
-  context, state = begin(keys, np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
-                         np.tile(tiny.LENGTHS[:2], 4), np.full(8, 30))
-  step = jax.jit(lambda state: decoder.step(context, state))
-  for _ in range(3):
-    state = step(state)
+  context, [*_, (state, _)] = head_states.stepped(
+      models(name), _METHODS[name].sampled, 3)
   assert len(set(np.asarray(state.length))) > 1
   texts = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
   again = context.replace(prompts=texts, prompt_lengths=state.length)
@@ -254,24 +245,3 @@ def test_head_and_target_that_do_not_fit():
             "target": models("medusa")["target"]})
   with pytest.raises(ValueError, match="draft_params"):
     run(_METHODS["eagle3"], draft_params={"layer": {}})
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("name", ["eagle3", "dspark"])
-def test_a_target_with_a_processor(name):
-  """The head reads the target's own parameters, not those around them."""
-  given = models(name)
-  target, params = dj.processors.apply(
-      dj.processors.repetition_penalty(3.0, 4), (), given["target"],
-      given["target_params"])
-  texts = [dj.generate(
-      jax.random.key(0), np.array([[1, 2]]), np.array([2]), method=method,
-      **{**given, "target": target, "target_params": params},
-      max_new_tokens=10, sampling=dj.Sampling(temperature=0)).tokens
-           for method in (dj.methods.autoregressive(), dj.methods.rsd_s(3, 3))]
-  plain = dj.generate(
-      jax.random.key(0), np.array([[1, 2]]), np.array([2]),
-      method=dj.methods.autoregressive(), **given, max_new_tokens=10,
-      sampling=dj.Sampling(temperature=0)).tokens
-  np.testing.assert_array_equal(*texts)
-  assert (np.asarray(plain) != np.asarray(texts[0])).any()

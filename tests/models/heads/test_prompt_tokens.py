@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, tree_decoder, verifiers
-from decoding_jax.testing import drafter_conformance, exactness
+from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.testing import exactness
 from models.heads import prompt_tokens
-from support import helpers
+from support import head_states
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
 _PROMPTS = prompt_tokens.Config(3)
 _METHOD = dj.methods.ppd((2, 2, 1), 3, short=1)
-_ROWS, _LENGTH = 8000, 4
 
 
 @functools.lru_cache(maxsize=None)
@@ -30,17 +29,8 @@ def models():
           "target_params": {**params, "prompts": 30 * own["prompts"]}}
 
 
-def p_value(method):
-  """Of the first tokens, and how many there are a call."""
-  out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
-                    np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
-                    **models())
-  return helpers.p_value_of_model(tiny.random_model(_CONFIG), (1, 2),
-                                  out.tokens), out.stats
-
-
 def test_texts_have_the_distribution_of_the_target():
-  result, stats = p_value(_METHOD)
+  result, stats = head_states.fit(_METHOD, models())
   assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   assert not stats.draft_calls.any()
@@ -49,8 +39,8 @@ def test_texts_have_the_distribution_of_the_target():
 def test_control_guesses_that_are_tested_by_matches_alone():
   """At temperature 1 the most probable tokens are no samples."""
   drafter = drafters.ppd((2, 2, 1), 3, 1)
-  result, _ = p_value(dj.Method("wrong", dj.Pair(drafter, verifiers.match()),
-                                None))
+  pair = dj.Pair(drafter, verifiers.match())
+  result, _ = head_states.fit(dj.Method("wrong", pair, None), models())
   assert result < exactness.MIN_P_VALUE
 
 
@@ -66,17 +56,8 @@ def test_greedy_texts_are_those_of_the_target():
 def test_guesses_are_those_of_a_plain_forward():
   """Of the committed text and the prompt tokens, after chains of both sizes."""
   given = models()
-  decoder = tree_decoder.of_pair(_METHOD.sampled)
-  context, state = drafter_conformance._begin(
-      decoder, drafter_conformance._Models(**given, draft=None,
-                                           draft_params=None),
-      jax.random.split(jax.random.key(4), 8),
-      np.tile(tiny.PROMPTS[:2] % 4, (4, 1)), np.tile(tiny.LENGTHS[:2], 4),
-      np.full(8, 30))
-  step = jax.jit(lambda state: decoder.step(context, state))
   seen = set()
-  for _ in range(4):
-    state = step(state)
+  for state, _ in head_states.stepped(given, _METHOD.sampled, 4)[1]:
     guesses, known = map(np.asarray, state.carry)
     for row, length in enumerate(np.asarray(state.length)):
       result = prompt_tokens.with_chains(

@@ -195,50 +195,49 @@ def test_both_ways_to_tell_the_rotary_embedding(tmp_path, scaling):
   assert read(tmp_path, old).rope_theta == 5e5
 
 
-def test_both_ways_to_tell_the_rotation_of_pythia(tmp_path):
-  assert read(tmp_path, NEW_PYTHIA) == read(tmp_path, PYTHIA)
-  parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
-  assert read(tmp_path, {**PYTHIA, "rope_scaling": parameters}) == read(
-      tmp_path, {**NEW_PYTHIA, "rope_parameters": {
-          **parameters, "partial_rotary_factor": 0.25}})
+def without(fields, *names, **more):
+  return {**{k: v for k, v in fields.items() if k not in names}, **more}
 
 
-def test_both_names_of_the_number_of_experts(tmp_path):
-  fields = {**QWEN_3_MOE, "num_local_experts": 128}
-  fields.pop("num_experts")
-  assert read(tmp_path, fields) == read(tmp_path, QWEN_3_MOE)
+_LINEAR = {"rope_type": "linear", "factor": 8.0}
+_GEMMA_ROPE = NEW_GEMMA_3["rope_parameters"]
+_OLMO_ROPE = {"full_attention": {**OLMO_3["rope_scaling"], "rope_theta": 5e5},
+              "sliding_attention": {"rope_theta": 5e5}}
+_NO_ROPE = without(SMOLLM_3, "no_rope_layers", "no_rope_layer_interval")
+# Fields of one architecture, told in two ways.
+SAME = {
+    "Pythia": (PYTHIA, NEW_PYTHIA),
+    "scaled Pythia": (
+        {**PYTHIA, "rope_scaling": {**_LINEAR, "rope_theta": 1e4}},
+        {**NEW_PYTHIA, "rope_parameters": {
+            **_LINEAR, "rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
+    "number of experts": (QWEN_3_MOE, without(QWEN_3_MOE, "num_experts",
+                                              num_local_experts=128)),
+    "layers of SmolLM3": (SMOLLM_3, _NO_ROPE),
+    "layers of Gemma 3": (GEMMA_3, NEW_GEMMA_3),
+    "scaled Gemma 3": (
+        {**GEMMA_3, "rope_scaling": _LINEAR},
+        {**NEW_GEMMA_3, "rope_parameters": {**_GEMMA_ROPE, "full_attention": {
+            **_GEMMA_ROPE["full_attention"], **_LINEAR}}}),
+    "layers of OLMo 3": (OLMO_3, without(
+        OLMO_3, "layer_types", "rope_scaling", "rope_theta",
+        rope_parameters=_OLMO_ROPE)),
+    "both": (OLMO_3, {**OLMO_3, "rope_parameters": _OLMO_ROPE}),
+    "layers that no field tells": (
+        OLMO_3, without(OLMO_3, "layer_types", "rope_theta"))}
 
 
-def test_layers_of_smollm3_that_are_not_told(tmp_path):
-  fields = {k: v for k, v in SMOLLM_3.items() if not k.startswith("no_rope")}
-  assert read(tmp_path, fields) == read(tmp_path, SMOLLM_3)
-  fields["no_rope_layer_interval"] = 6
-  assert read(tmp_path, fields).full_every == 6
+@pytest.mark.parametrize("name", SAME)
+def test_two_ways_to_tell_the_same(tmp_path, name):
+  one, other = SAME[name]
+  assert read(tmp_path, one) == read(tmp_path, other)
+
+
+def test_layers_that_rotate_or_see_everything(tmp_path):
+  assert read(tmp_path, {
+      **_NO_ROPE, "no_rope_layer_interval": 6}).full_every == 6
   rotated = read(tmp_path, {**SMOLLM_3, "no_rope_layers": [1] * 36})
   assert rotated.full_every == 0 and rotated.rope_full
-
-
-def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
-  expected = read(tmp_path, GEMMA_3)
-  assert read(tmp_path, NEW_GEMMA_3) == expected
-  scaling = {"rope_type": "linear", "factor": 8.0}
-  parameters = NEW_GEMMA_3["rope_parameters"]
-  full = {**parameters["full_attention"], **scaling}
-  assert read(tmp_path, {**NEW_GEMMA_3, "rope_parameters": {
-      **parameters, "full_attention": full}}) == read(
-          tmp_path, {**GEMMA_3, "rope_scaling": scaling})
-
-
-def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
-  expected = read(tmp_path, OLMO_3)
-  new = {k: v for k, v in OLMO_3.items() if k not in (
-      "layer_types", "rope_scaling", "rope_theta")}
-  scaling, theta = OLMO_3["rope_scaling"], {"rope_theta": 500000.0}
-  both = {"full_attention": {**scaling, **theta}, "sliding_attention": theta}
-  assert read(tmp_path, {**new, "rope_parameters": both}) == expected
-  assert read(tmp_path, {**OLMO_3, "rope_parameters": both}) == expected
-  # Where no field tells.
-  assert read(tmp_path, {**new, "rope_scaling": scaling}) == expected
   full = read(tmp_path, {**OLMO_3, "layer_types": ["full_attention"] * 32})
   assert (full.window, full.full_every) == (0, 0)
 

@@ -9,6 +9,7 @@ from models.huggingface import config as hf_config
 from models.huggingface import llama, masked, tensor_names
 from support import published_configs as published
 from support import tiny_models as tiny
+from support.tiny_families import CONFIGS, llamas
 
 PUBLISHED = {name: fields for name, fields in vars(published).items()
              if isinstance(fields, dict) and "model_type" in fields}
@@ -29,27 +30,17 @@ def back(folder, config):
   return hf_config.read(folder)
 
 
-def llamas(family, **changes):
-  return dataclasses.replace(tiny.LLAMA, family=family, **changes)
-
-
 @pytest.mark.parametrize("config", [
-    llamas("llama"), llamas("llama", tie_embeddings=True),
-    llamas("mistral", window=5), llamas("qwen2", qkv_bias=True),
-    llamas("qwen2", qkv_bias=True, window=5), llamas("qwen3", qk_norm=True),
+    *CONFIGS.values(), llamas("llama", tie_embeddings=True),
+    llamas("mistral", window=5), llamas("qwen2", qkv_bias=True, window=5),
     llamas("qwen3", qk_norm=True, qkv_bias=True, out_bias=True, window=5),
-    llamas("olmo2", reordered_norm=True, joint_qk_norm=True),
     llamas("olmo3", reordered_norm=True, joint_qk_norm=True, window=5,
            full_every=2, rope_local_theta=30.0, **_YARN),
-    llamas("smollm3", full_every=2, rope_full=False, tie_embeddings=True),
     llamas("mixtral", window=5, **_EXPERTS),
     llamas("qwen3_moe", qk_norm=True, window=5, normalize_experts=False,
            **_EXPERTS),
-    llamas("olmoe", joint_qk_norm=True, **_EXPERTS),
-    llamas("qwen2_moe", shared_dim=20, qkv_bias=True, **_EXPERTS),
     llamas("granite", embedding_scale=3.0, residual_scale=0.22,
            query_scalar=11.1, logit_divisor=8.0, qkv_bias=True, out_bias=True),
-    llamas("llama", qkv_bias=True, out_bias=True, feed_forward_bias=True),
     llamas("llama", rope_scaling="linear", rope_factor=2.0),
     llamas("llama", rope_scaling="dynamic", rope_factor=2.0),
     llamas("llama", rope_scaling="llama3", rope_factor=2.0,
@@ -68,15 +59,14 @@ def llamas(family, **changes):
     dataclasses.replace(TINY_GEMMA, window=0, full_every=0),
     dataclasses.replace(tiny.GEMMA, family="gemma2", qk_norm=False,
                         rope_local_theta=0.0),
-    tiny.NEOX, dataclasses.replace(
+    dataclasses.replace(
         tiny.NEOX, feed_forward="gelu", parallel=False, tie_embeddings=True,
         qkv_bias=False, out_bias=False, rope_scaling="linear", rope_factor=2.0),
     llamas("starcoder2", norm="layer", feed_forward="gelu", bias=True,
            window=5),
     TINY_OPT, dataclasses.replace(TINY_OPT, bias=False, tie_embeddings=False),
-    dataclasses.replace(TINY_OPT, post_norm=True, embedding_dim=8),
-    tiny.GPT_2, dataclasses.replace(tiny.GPT_2, norm_eps=1e-6, hidden_dim=64,
-                                    tie_embeddings=False)],
+    dataclasses.replace(tiny.GPT_2, norm_eps=1e-6, hidden_dim=64,
+                        tie_embeddings=False)],
                          ids=lambda x: x.family)
 def test_there_and_back(tmp_path, config):
   assert back(tmp_path, config) == config

@@ -19,31 +19,9 @@ from models.huggingface import convert, tensor_files
 from models.text import tokenizers
 from models.transformer import quantization
 from support import tiny_models as tiny
+from support.tiny_families import CONFIGS
 
 NORM = "model.norm.weight"
-CONFIGS = {
-    "llama": tiny.LLAMA,
-    "mistral": dataclasses.replace(tiny.LLAMA, window=5, tie_embeddings=True,
-                                   family="mistral"),
-    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True, family="qwen2"),
-    "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, head_dim=6,
-                                 family="qwen3"),
-    "opt-350m": dataclasses.replace(tiny.OPT, num_kv_heads=4, post_norm=True,
-                                    embedding_dim=8),
-    "gemma": dataclasses.replace(
-        tiny.LLAMA, norm="rms_plus_one", feed_forward="geglu",
-        embedding_scale=4.0, family="gemma"),
-    "gemma-3": dataclasses.replace(tiny.GEMMA, attention_softcap=0.0),
-    "gpt-2": tiny.GPT_2,
-    "gpt-neox": tiny.NEOX,
-    "olmo-2": dataclasses.replace(
-        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True, family="olmo2"),
-    "phi-3": dataclasses.replace(tiny.LLAMA, rope_part=0.5, family="phi3"),
-    "mixtral": tiny.MIXTRAL,
-    "qwen3 with experts": dataclasses.replace(
-        tiny.MIXTRAL, qk_norm=True, head_dim=6, normalize_experts=False,
-        family="qwen3_moe"),
-}
 
 
 @pytest.fixture(name="llama")
@@ -100,14 +78,14 @@ def test_there_and_back(tmp_path, name):
   assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-@pytest.mark.parametrize("name", ["llama", "opt-350m", "gemma-3", "gpt-2",
-                                  "gpt-neox", "mixtral"])
+@pytest.mark.parametrize("name", ["llama", "opt", "gemma3_text", "gpt2",
+                                  "gpt_neox", "mixtral"])
 def test_scanned_layers_there_and_back(tmp_path, name):
   model = tiny.random_model(CONFIGS[name])
-  config = dataclasses.replace(CONFIGS[name], scan_layers=True)
   scanned = transformer.stack_layers(model.params)
-  checkpoints.to_hf(tmp_path / "hf", config, scanned)
-  assert_equal(checkpoints.from_hf(tmp_path / "hf")[1], model.params)
+  checkpoints.to_hf(tmp_path / "hf", dataclasses.replace(
+      CONFIGS[name], scan_layers=True), scanned)
+  assert_read(tmp_path / "hf", model.params)
   assert_equal(checkpoints.from_hf(tmp_path / "hf", scan_layers=True)[1],
                scanned)
 
@@ -146,7 +124,7 @@ def test_a_tied_head_may_be_there_twice(tmp_path):
 
 def test_names_without_a_base(tmp_path):
   """Old files of OPT leave the first part of the names out."""
-  params, arrays = written(tmp_path, "opt-350m")
+  params, arrays = written(tmp_path, "opt")
   write(tmp_path, {name.removeprefix("model."): x
                    for name, x in arrays.items()})
   assert_read(tmp_path, params)
@@ -154,7 +132,7 @@ def test_names_without_a_base(tmp_path):
 
 def test_published_names_of_gpt_2(tmp_path):
   """Without the first part, and with the masks of the attention."""
-  params, arrays = written(tmp_path, "gpt-2")
+  params, arrays = written(tmp_path, "gpt2")
   arrays = {name.removeprefix("transformer."): x for name, x in arrays.items()}
   assert arrays["h.0.attn.c_attn.weight"].shape == (16, 48)
   assert arrays["h.0.attn.c_attn.bias"].shape == (48,)
@@ -175,8 +153,8 @@ def test_published_names_of_gpt_2(tmp_path):
 
 def test_published_names_of_gpt_neox(tmp_path):
   """Heads one after the other, each with query, key and value; with masks."""
-  config = CONFIGS["gpt-neox"]
-  params, arrays = written(tmp_path, "gpt-neox")
+  config = CONFIGS["gpt_neox"]
+  params, arrays = written(tmp_path, "gpt_neox")
   layer = params["layers"]["layer_0"]["attention"]
   prefix, size = "gpt_neox.layers.0.attention.", config.head_dim
   fused = arrays[f"{prefix}query_key_value.weight"]
@@ -201,7 +179,7 @@ def test_published_names_of_gpt_neox(tmp_path):
 
 def test_several_matrices_in_one_tensor(tmp_path):
   """As Phi-3 has them."""
-  params, arrays = written(tmp_path, "phi-3")
+  params, arrays = written(tmp_path, "phi3")
   layer = params["layers"]["layer_1"]
   name = "model.layers.1.self_attn.qkv_proj.weight"
   for fused, module, parts in (
@@ -219,7 +197,7 @@ def test_several_matrices_in_one_tensor(tmp_path):
 @pytest.mark.parametrize("base", ["language_model.model.",
                                   "model.language_model."])
 def test_names_of_a_model_with_images(tmp_path, base):
-  params, arrays = written(tmp_path, "gemma-3")
+  params, arrays = written(tmp_path, "gemma3_text")
   fields = json.loads((tmp_path / hf_config.FILE).read_text())
   fields.pop("architectures")
   (tmp_path / hf_config.FILE).write_text(json.dumps(
@@ -229,7 +207,7 @@ def test_names_of_a_model_with_images(tmp_path, base):
       "model.multi_modal_projector.b": np.ones(2),
       **{name.replace("model.", base, 1): x for name, x in arrays.items()}})
   lm, found = checkpoints.from_hf(tmp_path)
-  assert lm is tiny.random_model(CONFIGS["gemma-3"]).lm
+  assert lm is tiny.random_model(CONFIGS["gemma3_text"]).lm
   assert_equal(found, params)
 
 

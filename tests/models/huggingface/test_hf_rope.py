@@ -111,14 +111,12 @@ def test_parameters_that_transformers_ignores(tmp_path, caplog):
   [record] = caplog.records
   assert ("rope_scaling/attn_factor=0.8782488562869419, rope_scaling/finetuned="
           "True: unknown here, and ignored") in record.getMessage()
-
-
-def test_parameters_of_two_ropes_that_transformers_ignores(tmp_path, caplog):
+  # Of two ropes.
   both = NEW_GEMMA_3["rope_parameters"]
   more = {**both, "full_attention": {**both["full_attention"], "beta": 3}}
   assert read(tmp_path, {**NEW_GEMMA_3, "rope_parameters": more}) == read(
       tmp_path, NEW_GEMMA_3)
-  assert "rope_scaling/beta=3: unknown" in caplog.records[0].getMessage()
+  assert "rope_scaling/beta=3: unknown" in caplog.records[1].getMessage()
 
 
 @pytest.mark.parametrize("config, fields, message", [
@@ -126,8 +124,6 @@ def test_parameters_of_two_ropes_that_transformers_ignores(tmp_path, caplog):
      "low_freq_factor=1.0 of rope_type='yarn' is not supported"),
     (QWEN_2_LONG, {"rope_scaling": {**_YARN, "truncate": 1}},
      "truncate=1: a value of type bool"),
-    (QWEN_2_LONG, {"rope_scaling": {**_YARN, "beta_fast": 0}},
-     "rope_high_turns=0.0: more than 0 is needed for rope_scaling='yarn'"),
     (QWEN_2_LONG, {"rope_scaling": {
         **_YARN, "original_max_position_embeddings": 0}},
      "original_max_position_embeddings=0.0: 1 to "),
@@ -137,8 +133,6 @@ def test_parameters_of_two_ropes_that_transformers_ignores(tmp_path, caplog):
      "contradicts original_max_position_embeddings=8192.0 of the model"),
     (PHI_3_LONG, {"rope_scaling": {**_LONGROPE, "short_factor": ["1"] * 48}},
      r"short_factor\[0\]='1': a value of type float"),
-    (PHI_3_LONG, {"rope_scaling": {**_LONGROPE, "long_factor": [1.0]}},
-     r"rope_long_factors=\(1.0,\): 48 numbers of more than 0 are needed"),
     (PHI_3_LONG, {"rope_scaling": {**_LONGROPE, "long_mscale": 1.2}},
      "long_mscale=1.2 of rope_type='longrope' is not supported")])
 def test_what_is_not_supported_is_refused_by_name(tmp_path, config, fields,

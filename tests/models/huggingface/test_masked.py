@@ -183,20 +183,15 @@ def test_fills_a_canvas_as_plain_python_does(folder):
                cache=True).tokens[0].tolist() == text
 
 
-def test_what_is_published_in_blocks_is_read():
-  sdar, fast = (hf_config._parse(x) for x in (published.SDAR,
-                                              published.FAST_DLLM))
-  assert not sdar[1] and not fast[1]
-  assert sdar[0].qk_norm and sdar[0].head_dim == 128
-  assert fast[0].qkv_bias and not fast[0].qk_norm
-
-
-def test_what_is_published_is_read():
-  llada, dream = (hf_config._parse(x) for x in (published.LLADA,
-                                                published.DREAM))
-  assert not llada[1] and not dream[1]
-  assert llada[0].hidden_dim == 12288 and not llada[0].qkv_bias
-  assert dream[0].num_kv_heads == 4 and dream[0].qkv_bias
+@pytest.mark.parametrize("fields, expected", [
+    (published.SDAR, dict(qk_norm=True, head_dim=128)),
+    (published.FAST_DLLM, dict(qkv_bias=True, qk_norm=False)),
+    (published.LLADA, dict(hidden_dim=12288, qkv_bias=False)),
+    (published.DREAM, dict(num_kv_heads=4, qkv_bias=True))])
+def test_what_is_published_is_read(fields, expected):
+  config, ignored = hf_config._parse(fields)[:2]
+  assert not ignored
+  assert {k: getattr(config, k) for k in expected} == expected
 
 
 @pytest.mark.parametrize("fields, message", [

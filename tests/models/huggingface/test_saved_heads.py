@@ -80,6 +80,7 @@ def test_matrices_of_fewer_bits(tmp_path, kind, weights):
     heads.save(tmp_path / "again", module, config, loaded.params, kept)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("kind", _WRITTEN)
 def test_matrices_are_saved_in_8_bits(tmp_path, kind):
   """Read as 8 bits they are those of the rounded head, and so are floats."""

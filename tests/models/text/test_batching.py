@@ -25,9 +25,7 @@ def test_there_and_back():
   out = generation(prompts, lengths)
   assert batching.decode(TOKENIZER, out, np.zeros(3, int)) == words
   assert batching.decode(TOKENIZER, out, lengths) == [""] * 3
-
-
-def test_tokens_are_taken_as_they_are():
+  # Tokens are taken as they are.
   prompts, lengths = batching.encode(TOKENIZER, [[5, 6, 7], "a", (8,)])
   assert prompts[0].tolist() == [5, 6, 7] and lengths.tolist()[::2] == [3, 1]
 

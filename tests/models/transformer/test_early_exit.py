@@ -1,7 +1,6 @@
 """The first layers of a decoder as a drafter with the parameters of it all."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,7 @@ GEMMA = dataclasses.replace(tiny.GEMMA, num_layers=3, full_every=3)
 
 
 def logits(lm, params):
-  tokens = jnp.asarray(tiny.PROMPTS)
-  return jax.jit(functools.partial(transformer.causal_logits, lm))(params,
-                                                                   tokens)
+  return tiny.causal(tiny.Model(lm, params), tiny.PROMPTS)[0]
 
 
 @pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma"])

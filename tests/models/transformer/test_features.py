@@ -1,7 +1,6 @@
 """Outputs of layers that a model keeps: of committed tokens, and no others."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +24,9 @@ def models(scan):
   return tiny.Models(keeping, tiny.noisy(target, 0.3))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def of_texts(lm, params, tokens):
+def of_texts(model, tokens):
   """Logits and features of whole texts `[B, L]`, without any cache."""
-  batch, size = tokens.shape
-  fresh = lm.init_cache(batch, size)
-  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
-  mask = jnp.broadcast_to(jnp.tri(size, dtype=bool), (batch, size, size))
-  logits, block = lm.forward(
-      params, tokens, order, lm.init_cache(batch, 0),
-      dj.Block(fresh.keys, fresh.values, fresh.features), 0, mask)
+  logits, block = tiny.causal(model, tokens)
   return logits, block.features[dj.HIDDEN_STATES]
 
 
@@ -42,7 +34,7 @@ def test_features_are_outputs_of_layers():
   """A model without the later layers has the logits that follow from them."""
   model = models(False).target
   tokens = jnp.asarray(tiny.PROMPTS)
-  logits, features = of_texts(model.lm, model.params, tokens)
+  logits, features = of_texts(model, tokens)
   np.testing.assert_allclose(
       np.asarray(features[-1]) @ np.asarray(model.params["head"]).T, logits,
       atol=1e-4)
@@ -95,8 +87,7 @@ def test_features_of_committed_tokens(monkeypatch, scan, rows, chunk, new):
     assert len({actual[2].shape[1] for actual in states}) > 1
   for actual in states[::4] + states[-1:]:
     tokens, lengths, *features = map(np.asarray, actual)
-    _, expected = of_texts(both.target.lm, both.target.params,
-                           jnp.maximum(tokens, 0))
+    _, expected = of_texts(both.target, np.maximum(tokens, 0))
     for row in np.flatnonzero(lengths > 0):
       for x, y in zip(features, expected, strict=True):
         np.testing.assert_allclose(

@@ -8,7 +8,6 @@ from jax.sharding import AbstractMesh, AxisType
 import numpy as np
 import pytest
 
-import decoding_jax as dj
 from models.transformer import moe
 from support import tiny_models as tiny
 
@@ -71,28 +70,3 @@ def test_sums_over_hidden_units_wait(kind, devices, parts):
             jnp.ones((N, E)), jnp.ones((N, F)), *kernels())
   [loop] = [x for x in traced.eqns if x.primitive.name == "while"]
   assert loop.outvars[-1].aval.shape == (parts, N, F)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_trees_of_a_target_with_experts(temperature):
-  """Greedy texts are equal, and log-probabilities the target's own."""
-  target = tiny.random_model(tiny.MIXTRAL)
-  draft = tiny.noisy(target, 0.3)
-  run = lambda method: dj.generate(
-      jax.random.key(3), tiny.PROMPTS, tiny.LENGTHS, method=method,
-      target=target.lm, target_params=target.params, draft=draft.lm,
-      draft_params=draft.params, max_new_tokens=tiny.NEW,
-      sampling=dj.Sampling(temperature))
-  plain = run(dj.methods.autoregressive())
-  tree = run(dj.methods.rsd_s(3, 3))
-  if not temperature:
-    np.testing.assert_array_equal(tree.tokens, plain.tokens)
-  for row, start in enumerate(tiny.LENGTHS):
-    end = int(tree.lengths[row])
-    text = np.asarray(tree.tokens)[row:row + 1, :end]
-    logits, _ = tiny.causal(target, text)
-    distributions = jax.nn.log_softmax(logits[0])
-    expected = [distributions[i - 1, text[0, i]] for i in range(start, end)]
-    np.testing.assert_allclose(tree.log_probs[row, start:end], expected,
-                               atol=1e-4)
-  assert (tree.stats.target_calls < tree.stats.emitted).any()

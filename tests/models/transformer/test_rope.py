@@ -35,18 +35,14 @@ def test_frequencies(config):
 
 
 def test_yarn_keeps_short_wavelengths_and_interpolates_long_ones():
+  """A ramp of no width has no plane between, and divides nothing by zero."""
   plain = rope.frequencies(dataclasses.replace(YARN, rope_scaling="none"))
   share = rope.frequencies(YARN) / plain
   np.testing.assert_allclose(share[:23], 1, rtol=1e-6)
   np.testing.assert_allclose(share[40:], 0.25, rtol=1e-6)
   assert np.all(np.diff(share[23:41]) < 0)
-
-
-def test_a_ramp_of_no_width():
-  """Neither plane is between, and nothing is divided by zero."""
   config = dataclasses.replace(YARN, rope_high_turns=32, rope_low_turns=32,
                                rope_truncate=False)
-  plain = rope.frequencies(dataclasses.replace(YARN, rope_scaling="none"))
   share = np.round(rope.frequencies(config) / plain, 5)
   assert set(share) == {np.float32(1), np.float32(0.25)}
 

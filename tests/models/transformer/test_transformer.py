@@ -261,13 +261,10 @@ def test_init_makes_all_parameters(config):
   assert shapes(params) == shapes(expected)
 
 
-def test_initial_parameters_are_finite():
+def test_initial_parameters_are_finite_and_counted():
   for config in (tiny.GEMMA, tiny.OPT, tiny.DEEPSEEK_3):
     params = tiny.init(jax.random.key(0), config)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
-
-
-def test_number_of_parameters():
   # Embedding and head 13 x 16 each, the last norm 16; a layer: query and out
   # 16 x 16, key and value 8 x 16, three matrices 16 x 24, two norms 16.
   layer = 2 * 256 + 2 * 128 + 3 * 384 + 2 * 16

@@ -87,7 +87,7 @@ def fit(case, method=None, **changes):
       exactness.joint_distribution(target, prompt[-1], LENGTH)), out.stats
 
 
-@pytest.mark.cases(7)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", CASES)
 def test_joint_distribution(name):
   p_value, stats = fit(CASES[name])
@@ -97,6 +97,7 @@ def test_joint_distribution(name):
   assert np.asarray(stats.extra["tested_by_rank"])[:, 1].sum() > ROWS / 10
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", ONCE)
 def test_control_children_taken_for_samples(name):
   drafter = CASES[name].method.sampled.drafter
@@ -203,6 +204,7 @@ def test_a_draft_cache_in_step_accepts_whole_paths(name):
 COPIES = dict(copies=3, min_ngram=1, max_ngram=2)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("drafter, rows", [
     (drafters.best_first(4, 3, 2), 200),
     (drafters.gsd(5, 2, 2, 3, 1, 0.0, 0.1), 64),

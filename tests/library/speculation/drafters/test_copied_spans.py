@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree_decoder, verifiers
-from decoding_jax.testing import drafter_conformance, exactness
+from decoding_jax.speculation import verifiers
+from decoding_jax.testing import exactness
 from support import head_states, helpers
 from support import tiny_models as tiny
 
@@ -22,10 +22,10 @@ of_both = pytest.mark.parametrize("method", [METHOD, SIBLINGS],
 
 
 @of_both
-def test_joint_distribution(method):
-  """Control: copied tokens that claim to be samples of all tokens alike."""
+def test_control_copied_tokens_that_claim_to_be_samples(method):
+  """Of all tokens alike; without it texts are exact, see `test_distribution`.
+  """
   target, draft = exactness.random_tables(V)
-  dj.testing.assert_exact(method, target, draft, rows=ROWS, length=LENGTH)
   drafter = method.sampled.drafter
 
   def propose(*arguments):
@@ -66,29 +66,14 @@ def test_greedy_texts_are_those_of_the_target(method):
       texts(dj.methods.autoregressive(), 0.0).tokens)
 
 
-def _steps(given, pair, prompts, lengths, number):
-  """The context, and state and `Seen` of some steps of a greedy drafter."""
-  decoder = tree_decoder.of_pair(pair)
-  context, state = drafter_conformance._begin(
-      decoder, drafter_conformance._Models(**given),
-      jax.random.split(jax.random.key(4), len(prompts)), prompts, lengths,
-      np.full(len(prompts), 60))
-  step = jax.jit(lambda state: decoder.step_with_tree(context, state))
-  results = []
-  for _ in range(number):
-    state, seen = step(state)
-    results.append((state, seen))
-  return context, results
-
-
 def test_a_draft_model_reads_what_was_copied():
   """The target drafts for itself: whatever it drafts is accepted."""
   model = tiny.llama_models().target
-  _, steps = _steps(
+  _, steps = head_states.stepped(
       {"target": model.lm, "target_params": model.params, "draft": model.lm,
        "draft_params": model.params},
-      dj.Pair(METHOD.greedy.drafter, verifiers.match()),
-      np.tile(tiny.PROMPTS[:2], (2, 1)), np.tile(tiny.LENGTHS[:2], 2), 10)
+      dj.Pair(METHOD.greedy.drafter, verifiers.match()), 10,
+      np.tile(tiny.PROMPTS[:2], (2, 1)), np.tile(tiny.LENGTHS[:2], 2))
   copied = np.stack([seen.pending.copied for _, seen in steps])
   accepted = np.stack([seen.verdict.num_accepted for _, seen in steps])
   # A chain after a copy needs what was copied.
@@ -98,9 +83,7 @@ def test_a_draft_model_reads_what_was_copied():
 
 def test_a_head_reads_what_was_copied():
   """Its state is that of the committed text, read at once."""
-  context, steps = _steps(head_states.models(), METHOD.greedy,
-                          np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
-                          np.tile(tiny.LENGTHS[:2], 4), 16)
+  context, steps = head_states.stepped(head_states.models(), METHOD.greedy, 16)
   copied = np.stack([seen.pending.copied for _, seen in steps])
   counts = np.stack([seen.count for _, seen in steps])
   # Steps in which some row commits more than is drafted, and others.

@@ -48,17 +48,15 @@ def test_all_nodes_of_a_level_have_its_distribution():
       draft_params=toys.toy_params(), rows=400)
 
 
-@pytest.mark.parametrize("branching", [(1, 1), (2, 2)])
-def test_texts_are_the_targets(branching):
+def test_texts_are_the_targets():
   """And the calls are fewer than tokens, one of the draft for each."""
   target, _ = exactness.random_tables(V)
   lm, params = exactness.table_model(target)
   rows, length = 40_000, 4
   out = dj.generate(
       jax.random.key(0), np.zeros((rows, 1), int), np.ones(rows, int),
-      method=dj.methods.masked_draft(branching, window=3), target=lm,
-      target_params=params, draft=DRAFT, draft_params=toys.toy_params(),
-      max_new_tokens=length)
+      method=METHOD, target=lm, target_params=params, draft=DRAFT,
+      draft_params=toys.toy_params(), max_new_tokens=length)
   counts = exactness.count(out.tokens[:, 1:], V)
   probs = exactness.joint_distribution(target, 0, length)
   assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE

@@ -16,14 +16,13 @@ from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees
 from models import transformer
 from models.heads import medusa
-from support import helpers
+from support import head_states
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
 _HEADS = medusa.Config(heads=2)
 _SIZES = dict(branching=(3, 2), nodes=4, layers=1)
 _METHOD = dj.methods.propd(**_SIZES)
-_ROWS, _LENGTH = 8000, 4
 
 
 @functools.lru_cache(maxsize=None)
@@ -37,16 +36,8 @@ def models():
       "draft_params": jax.tree.map(lambda x: 20 * x, params)}
 
 
-def p_value(method):
-  out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
-                    np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
-                    **models())
-  return helpers.p_value_of_model(tiny.random_model(_CONFIG), (1, 2),
-                                  out.tokens), out.stats
-
-
 def test_texts_have_the_distribution_of_the_target():
-  result, stats = p_value(_METHOD)
+  result, stats = head_states.fit(_METHOD, models())
   assert result >= 1e-5
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   # The heads, and the first layers.
@@ -55,7 +46,7 @@ def test_texts_have_the_distribution_of_the_target():
 
 def test_control_children_that_are_tested_by_matches_alone():
   pair = dj.Pair(drafters.propd(*_SIZES.values()), verifiers.match())
-  assert p_value(dj.Method("wrong", pair, None))[0] < 1e-5
+  assert head_states.fit(dj.Method("wrong", pair, None), models())[0] < 1e-5
 
 
 @pytest.mark.cases(1)
@@ -103,6 +94,7 @@ def _probs(model, text):
   return np.asarray(jax.nn.softmax(logits[0, -1]))
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("config, kept", [
     (tiny.LLAMA, ()), (tiny.GEMMA, (1, 0)), (tiny.OPT, (2,))],

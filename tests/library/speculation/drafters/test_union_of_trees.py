@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, expanders, tree_decoder
+from decoding_jax.speculation import drafters, expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import union_of_trees
-from decoding_jax.testing import drafter_conformance, exactness
+from decoding_jax.testing import exactness
 from decoding_jax.types import NONE
 from support import head_states, helpers
 from support import tiny_models as tiny
@@ -128,16 +128,8 @@ def test_a_table_learns_the_same_beside_another_drafter():
 def test_a_head_reads_what_others_have_drafted():
   """Beside a table: its state is that of the committed text, read at once."""
   chain = drafters.of_model(expanders.top_k((1, 1)))
-  pair = method(TABLE, chain).sampled
-  decoder = tree_decoder.of_pair(pair)
-  context, state = drafter_conformance._begin(
-      decoder, drafter_conformance._Models(**head_states.models()),
-      jax.random.split(jax.random.key(4), 8),
-      np.tile(tiny.PROMPTS[:2] % 4, (4, 1)), np.tile(tiny.LENGTHS[:2], 4),
-      np.full(8, 30))
-  step = jax.jit(lambda state: decoder.step(context, state))
-  for _ in range(4):
-    state = step(state)
+  context, [*_, (state, _)] = head_states.stepped(
+      head_states.models(), method(TABLE, chain).sampled, 4)
   np.testing.assert_array_equal(state.stats.draft_calls, 8)
   head_states.check(context, state, state.carry[1])
 
