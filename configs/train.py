@@ -32,9 +32,8 @@ first and the last level:
 tokens, so that all can be compared in an hour (docs/results/heads.md).
 `python_diffusion` trains a masked-diffusion model of Python source,
 `python_masked_draft` a small one that drafts for `python-target`, `rankgen` a
-dual encoder; `llm_to_slm` and `lud` are for `studies.prompt_vectors`
-(docs/models.md). `smollm2_draft` and `llama2_draft` are meant for accelerators
-and have not been run at their sizes (docs/training.md); `llama2_draft` needs
+dual encoder. `smollm2_draft` and `llama2_draft` are meant for accelerators and
+have not been run at their sizes (docs/training.md); `llama2_draft` needs
 `HF_TOKEN` and, by sums, 9.8 GB of each of eight devices beside activations.
 
 Data: CommonGen (arXiv 1911.03705), train.{src_alpha,tgt}.txt and
@@ -137,8 +136,6 @@ def _common():
       answer_temperatures=(1.0,),
       prompts="",
       prompts_field="prompt",
-      # What `experiments.studies.prompt_vectors` trains: "llm_to_slm" or "lud".
-      prompt_vectors="",
       # Of `experiments.training.losses.DISTILLATION`; of a head that drafts all
       # tokens of `PATHS` as well.
       loss="forward_kl",
@@ -211,9 +208,6 @@ def _smollm2_head(name, depth, **settings):
 
 _DIFFUSION = dict(masked=True, tokenizer=_PYTHON, optimizer="muon",
                   learning_rate=3e-3)
-_PROMPTS = dict(
-    tokenizer=_PYTHON, teacher=_PYTHON, windows=(128,), optimizer="muon",
-    warmup_steps=30, final_loss="forward_kl")
 _RUNS = {
     "target": _run(
         "python-target", preset="python-target", tokenizer="runs/tokenizer",
@@ -291,14 +285,6 @@ _RUNS = {
         windows=(288,), batch_tokens=288 * 20, steps=500, optimizer="muon",
         learning_rate=2e-3, matrix_learning_rate=0.01, warmup_steps=50,
         eval_every=100),
-    "llm_to_slm": _run(
-        "llm-to-slm", **_PROMPTS, prompt_vectors="llm_to_slm",
-        preset="python-draft", start="python-draft", steps=600,
-        learning_rate=1e-3, matrix_learning_rate=5e-3),
-    "lud": _run(
-        "lud", **_PROMPTS, prompt_vectors="lud", preset="python-target",
-        start=_PYTHON, steps=300, learning_rate=2e-3,
-        matrix_learning_rate=2e-3),
     "smoke": _run(
         "smoke", preset="smoke", tokenizer="runs/tokenizer", steps=20,
         warmup_steps=2, batch_tokens=256, windows=(64,), log_every=1,
