@@ -261,7 +261,8 @@ def generate(pair, keys, prompts, lengths, *, reward_params=None,
       return jax.tree.map(np.asarray, roles.generate(
           keys, prompts, lengths, mesh=pair.mesh, target=pair.target,
           target_params=pair.target_params, draft=pair.draft,
-          draft_params=pair.draft_params, rows=rows, **settings))
+          draft_params=pair.draft_params,
+          rows=rows if (rows or 0) < len(prompts) else None, **settings))
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
