@@ -51,9 +51,6 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
       the draft's probabilities say.
     most: nodes of a row, under "match" and at temperature 0; None for
       the largest of 7, `depth` and `2 * nodes - 1`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("width", width)
   values.check_positive("depth", depth)
