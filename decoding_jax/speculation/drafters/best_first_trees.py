@@ -104,27 +104,29 @@ def _nodes(kept, tokens, parents, valid):
 
 def _propose(grown, nodes, rank_temperature, rank_all, keys, context: Context,
              state: DecodeState):
-  """The tree; the draft block, and which of the grown nodes are in the tree."""
+  """The tree; the draft block, the grown node that each node is, and levels."""
   context = sharpened(context, rank_temperature)
   tree, block = language_model.propose(grown, keys, context, state)
   totals = path_log_probs(grown.layout, tree)
   if not rank_all and grown.goes_on is None:
     kept = best_nodes(totals, nodes)
     return subtree(tree, kept), (block, kept)
-  size, ranked = totals.shape[1], (tree.tokens, tree.parents)
-  depths = tree_lib.positions(tree)
+  ranked, depths = (tree.tokens, tree.parents), tree_lib.positions(tree)
   levels = jnp.where(tree.valid, depths, 0).max(axis=1)
+  # Only nodes above the row's last level went through the draft model for it.
+  is_inner = depths < levels[:, None]
   if rank_all:
-    # Only nodes above the row's last level were expanded for it.
-    above = jnp.where(depths < levels[:, None], totals, -jnp.inf)
     totals, *ranked = (
         jnp.concatenate([x, more.reshape(len(x), -1)], axis=1)
         for x, more in zip((totals, *ranked), _other_children(
-            tree, above, grown.layout.widths[0])))
+            tree, jnp.where(is_inner, totals, -jnp.inf),
+            grown.layout.widths[0])))
   kept = best_nodes(totals, nodes)
+  is_inner = buffers.take_along(jnp.pad(is_inner, (
+      (0, 0), (0, totals.shape[1] - is_inner.shape[1]))), kept, axis=1)
   # Nodes of levels that no row has drafted have an empty mask.
   return tree_lib.from_parents(*_nodes(kept, *ranked, totals > -jnp.inf)), (
-      block, jnp.where(kept < size, kept, NONE), levels)
+      block, jnp.where(is_inner, kept, NONE), levels)
 
 
 def _other_children(tree: DraftTree, totals, width):

@@ -84,14 +84,14 @@ def observe(context: Context, before: DecodeState, after: DecodeState,
             seen: Seen, grown=None) -> DecodeState:
   """Commits the path of a draft model, or has a head read it. `grown [B, D +
   1]` are nodes of the path in the tree of `propose`, if that is not the tree
-  that was scored; `NONE` for a last node that is not in that tree."""
+  that was scored; `NONE` for a last node that is not in the block."""
   if _is_head(context):
     return feature_head.observe(context, after, seen)
   if _reads_target(context):
     return after
   path, count = seen.verdict.path, seen.count
   if grown is not None:
-    # A node that was not grown is in no block: the cache falls one short.
+    # Without its last node the cache falls one token short.
     known = jnp.cumprod((grown != NONE).astype(jnp.int32), axis=1).sum(axis=1)
     path, count = grown, jnp.minimum(count, known)
   return after.replace(draft_cache=commit(before, seen.pending, path, count))

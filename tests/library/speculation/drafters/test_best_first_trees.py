@@ -129,3 +129,17 @@ def test_a_threshold_ends_drafting():
         given.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
     levels.append(out.stats.draft_calls / out.stats.target_calls)
   assert (levels[0] < 2).all() and (levels[1] > 3).all()
+
+
+def test_rows_that_end_drafting_do_not_depend_on_others():
+  """Whose levels are drafted for other rows; all have a draft model's cache."""
+  models, method = tiny.llama_models(), dj.methods.opt_tree(
+      9, 3, 4, rank_all=True, threshold=0.7)
+  keys = jax.random.split(jax.random.key(7), 3)
+  together = tiny.generate(method, models, key=keys)
+  for row in range(2):
+    alone = tiny.generate(method, models, key=keys[row:row + 1],
+                          prompts=tiny.PROMPTS[row:row + 1],
+                          lengths=tiny.LENGTHS[row:row + 1])
+    np.testing.assert_array_equal(together.tokens[row], alone.tokens[0])
+    assert together.stats.draft_calls[row] == alone.stats.draft_calls[0]
