@@ -157,16 +157,15 @@ def _observe_levels(context: Context, before: DecodeState, after: DecodeState,
                     seen: Seen) -> DecodeState:
   """Observes, and counts the levels that a row has drafted."""
   after = observe(context, before, after, seen)
-  _, _, levels = seen.pending
   counted = after.stats.draft_calls - before.stats.draft_calls
   return after.replace(stats=after.stats.replace(
-      draft_calls=before.stats.draft_calls + jnp.minimum(counted, levels)))
+      draft_calls=before.stats.draft_calls + jnp.minimum(
+          counted, seen.pending[2])))
 
 
 def observe(context: Context, before: DecodeState, after: DecodeState,
             seen: Seen) -> DecodeState:
-  """Does `Drafter.observe`; `pending` is a draft block, the kept nodes, and
-  more."""
+  """Does `Drafter.observe`; `pending` is draft block, kept nodes and more."""
   block, kept, *_ = seen.pending
   path = buffers.take_along(kept, seen.verdict.path, axis=1)
   return language_model.observe(context, before, after,
