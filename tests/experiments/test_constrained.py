@@ -15,7 +15,6 @@ from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
 from experiments.data import constrained_tasks
-from experiments.data import constraint_prompts
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
 from experiments.devices import model_pair
@@ -459,8 +458,8 @@ def test_commongen_by_instruction(folders, commongen, tmp_path):
     (pathlib.Path(settings.target) / file.name).symlink_to(file)
   (pathlib.Path(settings.target) / "chat_template.jinja").write_text(
       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}:")
-  assert "is a chat model" in constraint_prompts.advice(settings)
+  assert "is a chat model" in constrained_tasks.advice(settings)
   settings.update(chat=True, system="be")
-  assert not constraint_prompts.advice(settings)
+  assert not constrained_tasks.advice(settings)
   prompts = constrained_tasks.load(settings, pair).prompts
   assert decode(prompts[1]) == "[system]be[user]use i:"
