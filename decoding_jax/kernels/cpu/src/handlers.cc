@@ -21,7 +21,7 @@ using U32 = ffi::Buffer<ffi::U32>;
 
 template <class Function>
 void EachRow(Pool pool, int64_t rows, Function function) {
-  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
+  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to, int64_t) {
     for (; from < to; ++from) function(from);
   });
 }
@@ -74,7 +74,7 @@ ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
     const auto* factors = static_cast<const T*>(scale.untyped_data());
     auto* to = static_cast<T*>(y->untyped_data());
     Team(pool).Share(rows, kNumbers / size + 1,
-                     [=](int64_t first, int64_t last) {
+                     [=](int64_t first, int64_t last, int64_t) {
       for (int64_t row = first; row < last; ++row) {
         Norm(from + row * size, factors, to + row * size, size, epsilon,
              plus_one);
@@ -225,7 +225,7 @@ ffi::Error PutOf(Pool pool, S32 start, ffi::RemainingArgs arrays,
         static_cast<char*>(target.untyped_data()) + row / most[1] * first;
     const char* from = static_cast<char*>(source.untyped_data());
     for (int64_t b = 0; b < most[0]; ++b, to += row, from += size) {
-      team.Share(size, 1 << 16, [=](int64_t begin, int64_t end) {
+      team.Share(size, 1 << 16, [=](int64_t begin, int64_t end, int64_t) {
         std::memcpy(to + begin, from + begin, end - begin);
       });
     }

@@ -26,7 +26,10 @@
 // work itself.
 class Team {
  public:
-  using Compute = std::function<void(int64_t, int64_t)>;
+  // Called with the first item of a part and the one after its last, and the
+  // first one of the part that this thread computes next, if any: what that
+  // needs can be fetched meanwhile.
+  using Compute = std::function<void(int64_t, int64_t, int64_t)>;
 
   explicit Team(xla::ffi::ThreadPool pool)
       : pool_(pool),
@@ -35,24 +38,22 @@ class Team {
   ~Team() { Next().is_last = true; Begin(); }
   Team(const Team&) = delete;
 
-  // Hands out items to all: a part of those left to whoever asks, since a core
-  // that others use as well is slower. At a time `least` items, or a multiple
-  // of that; `compute` is called with the first one and the one after the
-  // last.
-  void Share(int64_t items, int64_t least, Compute compute) {
-    if (items <= least) return compute(0, items);
+  // Hands out `part` items to whoever asks, until none are left: a core that
+  // others use as well is slower.
+  void Share(int64_t items, int64_t part, Compute compute) {
+    if (items <= part) return compute(0, items, items);
     Stage& stage = Next();
-    stage.items = items, stage.least = least, stage.parts = 2 * threads_;
+    stage.items = items, stage.part = part;
     stage.compute = std::move(compute);
     Begin();
-    CallHelpers(std::min(threads_ - 1, (items - 1) / least));
+    CallHelpers(std::min(threads_ - 1, (items - 1) / part));
     Take(stage);
     while (stage.done < items) std::this_thread::yield();
   }
 
  private:
   struct Stage {
-    int64_t items = 0, least = 1, parts = 1;
+    int64_t items = 0, part = 1;
     Compute compute;
     bool is_last = false;
     std::atomic<int64_t> taken{0}, done{0};
@@ -92,16 +93,12 @@ class Team {
   }
 
   static void Take(Stage& stage) {
-    int64_t from = stage.taken;
-    while (from < stage.items) {
-      const int64_t part =
-          (stage.items - from) / stage.parts / stage.least * stage.least;
-      const int64_t to =
-          std::min(stage.items, from + std::max(part, stage.least));
-      if (!stage.taken.compare_exchange_weak(from, to)) continue;
-      stage.compute(from, to);
+    int64_t next = stage.taken.fetch_add(stage.part);
+    while (next < stage.items) {
+      const int64_t from = next, to = std::min(stage.items, from + stage.part);
+      next = stage.taken.fetch_add(stage.part);
+      stage.compute(from, to, next);
       stage.done += to - from;
-      from = stage.taken;
     }
   }
 
