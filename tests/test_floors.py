@@ -72,7 +72,7 @@ BUDGETS = {
     "decoding_jax": 2800,
     "decoding_jax/canvas": 1100,
     "decoding_jax/grammars": 4350,
-    "decoding_jax/kernels": 3800,
+    "decoding_jax/kernels": 3970,
     "decoding_jax/methods": 2650,
     "decoding_jax/processors": 800,
     "decoding_jax/rewards": 1000,
