@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -38,22 +40,22 @@ class Team {
   ~Team() { Next().is_last = true; Begin(); }
   Team(const Team&) = delete;
 
-  // Hands out `part` items to whoever asks, until none are left: a core that
-  // others use as well is slower.
-  void Share(int64_t items, int64_t part, Compute compute) {
-    if (items <= part) return compute(0, items, items);
+  // Hands out items to all: a part of those left to whoever asks, since a core
+  // that others use as well is slower. A part is `least` items, or a multiple.
+  void Share(int64_t items, int64_t least, Compute compute) {
+    if (items <= least) return compute(0, items, items);
     Stage& stage = Next();
-    stage.items = items, stage.part = part;
+    stage.items = items, stage.least = least, stage.parts = 2 * threads_;
     stage.compute = std::move(compute);
     Begin();
-    CallHelpers(std::min(threads_ - 1, (items - 1) / part));
+    CallHelpers(std::min(threads_ - 1, (items - 1) / least));
     Take(stage);
     while (stage.done < items) std::this_thread::yield();
   }
 
  private:
   struct Stage {
-    int64_t items = 0, part = 1;
+    int64_t items = 0, least = 1, parts = 1;
     Compute compute;
     bool is_last = false;
     std::atomic<int64_t> taken{0}, done{0};
@@ -92,13 +94,25 @@ class Team {
     }
   }
 
+  // Takes a part: its first item, and the one after its last.
+  static std::pair<int64_t, int64_t> Part(Stage& stage) {
+    int64_t from = stage.taken, to = from;
+    while (from < stage.items) {
+      const int64_t part =
+          (stage.items - from) / stage.parts / stage.least * stage.least;
+      to = std::min(stage.items, from + std::max(part, stage.least));
+      if (stage.taken.compare_exchange_weak(from, to)) break;
+    }
+    return {from, to};
+  }
+
   static void Take(Stage& stage) {
-    int64_t next = stage.taken.fetch_add(stage.part);
-    while (next < stage.items) {
-      const int64_t from = next, to = std::min(stage.items, from + stage.part);
-      next = stage.taken.fetch_add(stage.part);
-      stage.compute(from, to, next);
+    auto [from, to] = Part(stage);
+    while (from < stage.items) {
+      const auto next = Part(stage);
+      stage.compute(from, to, next.first);
       stage.done += to - from;
+      std::tie(from, to) = next;
     }
   }
 
