@@ -113,7 +113,7 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
   states = jax.vmap(lambda _: expander.init())(root)
   starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
 
-  def step(shape, level, carry):
+  def step(shape, level, carry, going=None):
     """Grows one level; `shape` is a level like it that is known statically."""
     tree, carry, states = carry
     start = jnp.asarray(starts, jnp.int32)[level]
@@ -127,6 +127,8 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
         layout.widths[shape], expander.expand(key, shape, *row))
     tokens, parents, valid, states = jax.vmap(expand)(
         level_keys, log_probs, nodes.of(tree.valid, 1), states)
+    if going is not None:
+      valid &= going[:, None]
     tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
                               nodes.start + parents, valid)
     distributions, = buffers.write_slots(
@@ -134,10 +136,19 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
         nodes.start + (0 if nodes.is_root else more))
     return tree.replace(log_probs=distributions), carry, states
 
+  def step_of_rows(shape, level, carry):
+    """Grows one level, unless no row goes on: that saves a forward."""
+    if expander.goes_on is None or shape == 0:
+      return step(shape, level, carry)
+    going = expander.goes_on(level, carry[0])
+    return jax.lax.cond(
+        going.any(), lambda carry: step(shape, level, carry, going),
+        lambda carry: carry, carry)
+
   carry = tree, carry, states
   # One program for all levels of a shape: it is compiled once.
   for run in tree_lib.runs(layout):
-    body = functools.partial(step, run.start)
+    body = functools.partial(step_of_rows, run.start)
     carry = body(run.start, carry) if len(run) == 1 else (
         jax.lax.fori_loop(run.start, run.stop, body, carry))
   tree, carry, _ = carry
@@ -156,9 +167,6 @@ def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
       2402.14160, section 3.2); `ARBITRARY` children are the most probable
       ones; with `ONE_SAMPLED` (arXiv 2605.04543) these come after a sample of
       the rest; with `SHARED_NOISE` nodes of a level have the same noise.
-
-  Raises:
-    ValueError: naming what is wrong.
   """
   return _product(tuple(branching), draws)
 
@@ -183,9 +191,6 @@ def static_tree(children: tuple[tuple[int, ...], ...],
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
     draws: as in `product_tree`.
-
-  Raises:
-    ValueError: naming what is wrong.
   """
   return _static(tuple(map(tuple, children)), draws)
 
@@ -199,9 +204,6 @@ def iid_paths(num_paths: int, depth: int) -> Expander:
 
   Returns:
     The expander, as `iid_tree` of paths that part at the root.
-
-  Raises:
-    ValueError: if a size is not a positive integer.
   """
   values.check_positive("num_paths", num_paths)
   values.check_positive("depth", depth)
@@ -272,9 +274,6 @@ def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
       `SHARED_NOISE` children of a node are ordered as in `product_tree`, and
       the beam keeps those whose paths have the largest scores. `ONE_IN_BEAM` is
       `beam.with_one_sample` (after arXiv 2609.21827).
-
-  Raises:
-    ValueError: naming what is wrong.
   """
   return _beam(width, depth, draws)
 
