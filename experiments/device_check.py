@@ -13,6 +13,7 @@ The exit status is 2 if something is wrong.
 
 import functools
 import json
+import pathlib
 
 from absl import flags
 import jax
@@ -26,14 +27,14 @@ from experiments.harness import store
 
 
 def main():
-  config = launch.config(CONFIG, "exactness_rows", "tokens", "overlap")
-  launch.check_positive(config, "vocab_size", "exactness_rows",
-                        "prompt_length", "max_new_tokens")
+  config = launch.config(CONFIG)
+  launch.check_positive(config, "vocab_size", "exactness_rows", "rows",
+                        "tokens", "prompt_length", "max_new_tokens")
+  with launch.user_errors(ValueError):
+    checks = device_checks.of_config(config, pathlib.Path(WORKDIR.value))
   preemption.listen()
   workdir = store.open_workdir(WORKDIR.value, json.loads(config.to_json()),
                                timed=True)
-  with launch.user_errors(ValueError):
-    checks = device_checks.of_config(config, workdir)
   records = cells.run(
       [cells.Cell({"check": name}, functools.partial(_tried, check), name)
        for name, check in checks.items()], workdir / store.RESULTS,
@@ -58,9 +59,7 @@ def _tried(check, *_):
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "device_check", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as device_check:smoke.")
+  CONFIG = launch.define_config("device_check", "device_check:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/device_check",
                                 "Folder of the results; another start goes on.")
   launch.run(main)

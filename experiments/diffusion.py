@@ -32,7 +32,7 @@ _FILTER = 10**6
 
 
 def main():
-  config = launch.config(CONFIG, "canvas_tasks", "filter_steps")
+  config = launch.config(CONFIG)
   _check(config)
   preemption.listen()
   methods = [canvas_cells.read(spec) for spec in config.methods]
@@ -59,7 +59,6 @@ def main():
 
 
 def _check(config):
-  launch.check_seed(config)
   launch.check_positive(config, "examples", "batch", "block", "filter_examples",
                         "filter_steps")
   if config.examples % config.batch:

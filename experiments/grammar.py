@@ -27,7 +27,7 @@ _SHOWN = 12
 
 
 def main():
-  config = launch.config(CONFIG, "schemas", "engines", "seconds")
+  config = launch.config(CONFIG)
   check(config)
   preemption.listen()
   tasks = _tasks(config)
@@ -47,6 +47,11 @@ def main():
 def check(config):
   """Raises `UserError` for fields that cannot be."""
   launch.check_positive(config, "rows", "max_new_tokens")
+  launch.check_used(config, draft="target", limit="schemas")
+  if not config.engines:
+    raise launch.UserError("--config.engines is empty: one is needed.")
+  for name in filter(None, (config.tokenizer, config.target, config.draft)):
+    launch.model_folder(name)
   for name in config.engines:
     if name not in grammar_engines.ENGINES:
       raise launch.UserError(

@@ -51,7 +51,7 @@ for _name in ("mesh", "draft_mesh", "coordinator", "num_processes",
 
 def main():
   logging.set_verbosity(logging.WARNING)
-  config = launch.config(CONFIG, "preset")
+  config = launch.config(CONFIG)
   if config.prompt_vectors:
     raise launch.UserError(f"--config.prompt_vectors={config.prompt_vectors!r}:"
                            " experiments.studies.prompt_vectors trains it.")

@@ -1,5 +1,6 @@
 """The checks of a new device; each returns a record of its results."""
 
+import dataclasses
 import functools
 import pathlib
 
@@ -18,6 +19,7 @@ from experiments.timing import profile
 from experiments.timing import roofline
 from experiments.timing import stopwatch
 from models import transformer
+from models.huggingface import config_fields
 
 # The pair that comes along, and what decodes greedily on CPU and device.
 _SHIPPED = ("python-target", "python-draft")
@@ -25,6 +27,7 @@ _GREEDY = ("autoregressive", "speculative(3, traversal)", "rsd_s(2, 3)")
 # Distributions of the pair of set overlap: one by the last token's remainder.
 _ROWS_OF_TABLE = 64
 _SPREAD = 3.0
+_DTYPES = ("float32", "bfloat16")
 # Of the exactness tests.
 _VOCAB, _LENGTH = 6, 4
 
@@ -35,6 +38,17 @@ def of_config(config, workdir):
   Each returns a record of JSON values, with `right` where something can be
   wrong. The workdir gets the trace of the profiler.
   """
+  if not config.methods:
+    raise ValueError("--config.methods is empty: one is needed.")
+  if config.dtype not in _DTYPES:
+    raise ValueError(f"--config.dtype={config.dtype!r} is not one of "
+                     f"{', '.join(_DTYPES)}.")
+  for name in ("target", "draft"):
+    try:
+      config_fields.architecture(dataclasses.asdict(
+          _architecture(config, config[name])))
+    except (ArithmeticError, TypeError, ValueError) as e:
+      raise ValueError(f"--config.{name}: {e}") from e
   checks = {"device": functools.partial(_device, config)}
   checks |= {f"greedy texts of {x}": functools.partial(_greedy, x, config)
              for x in _GREEDY}

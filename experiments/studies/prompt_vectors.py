@@ -41,7 +41,7 @@ PROMPT, _NEW = 64, 48
 
 
 def main():
-  config = launch.config(CONFIG, "preset")
+  config = launch.config(CONFIG)
   if config.prompt_vectors not in SYSTEMS:
     raise launch.UserError(
         f"--config.prompt_vectors={config.prompt_vectors!r} is not one of "

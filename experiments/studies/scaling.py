@@ -58,7 +58,7 @@ class Fit(NamedTuple):
 
 
 def main():
-  config = launch.config(CONFIG, "drafters", "training")
+  config = launch.config(CONFIG)
   preemption.listen()
   workdir = pathlib.Path(WORKDIR.value)
   method = check(config)

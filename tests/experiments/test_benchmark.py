@@ -269,8 +269,8 @@ def test_a_pair_of_ours_is_exported(folders, tmp_path):
   ours, theirs = (checkpoints.load(x)[1] for x in (folders[0], pair.target))
   jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), ours, theirs)
   assert systems.prompts(config, pair).shape == (3, 4)
-  with pytest.raises(launch.UserError, match="text='poems': 'sampled' and"):
-    systems.prompts(_config(text="poems"), pair)
+  with pytest.raises(launch.UserError, match="text: 'poems' is not one of sam"):
+    entries.check(_config(text="poems"))
   with pytest.raises(launch.UserError, match="needs a tokenizer"):
     systems.prompts(config, pair._replace(tokenizer=None))
 

@@ -339,7 +339,7 @@ def test_trees_of_qwen_coder(task):
     ({"prompts": -1}, "prompts=-1"),
     ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
     ({"temperatures": ()}, "temperatures"),
-    ({"draft_temperature": -0.5}, "draft_temperature=-0.5: 0, for the target"),
+    ({"methods": ("rsd_s", "pearl")}, "'pearl' has no tree here"),
 ])
 def test_plan_refuses(update, message):
   config = rsd_config.get_config()

@@ -33,7 +33,20 @@ _MISTAKES = {
     "train --config=train:draft --workdir=x": "but --config.workdir.",
     "train --config=train:draft --stepz=5": "Unknown command line flag 'stepz'",
     "rsd --config.prompts=many": "--config.prompts=many",
-    "rsd --config=configs/train.py": "--config has no field 'trees'",
+    "rsd --config=configs/train.py": "has no field 'balanced': a config of",
+    "rsd --config.references=-1": "references=-1: at least 0 is needed.",
+    "rsd --config.temperatures=('a',)": "temperatures[0]='a': a number is",
+    "rsd --config.lengths=(1.5,)": "lengths=(1.5,): integers are needed.",
+    "rsd --config.methods=('pearl',)": "'pearl' has no tree here; there",
+    "rsd --config.system=x": "system='x' has no effect without --config.chat.",
+    "rsd --config.category=x": "no effect on --config.task=python.",
+    "train --config=train:smoke --config.sample_rows=9": "=9 has no effect",
+    "device_check --config.rows=(0,)": "rows=(0,): at least 1 is needed.",
+    "device_check --config.target.num_layers=0": "target: num_layers=0",
+    "generate --wait=x": "--wait='x' needs --think_at_least or",
+    "generate --json_schema=nowhere": "=nowhere: No such file or directory",
+    "generate --method=ppd": "needs a target with trained prompt tokens",
+    "complete --prefill_chunk=3": "needs a --queue of more than --batch=8.",
     "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
     "rsd --config.temperatures[5]=1": "temperatures[5]=1: no such part of the",
     "rsd --config.batch.x=3": "--config.batch.x=3: no such part of the config",
@@ -142,14 +155,25 @@ def test_numbers_of_a_config_file():
 @pytest.mark.parametrize("lines, message", [
     ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
     ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
-    ("x = 1", "has no attribute 'get_config': a function that")])
+    ("x = 1", "has no attribute 'get_config': a function that"),
+    ("def get_config(:", "own.py, line 1: SyntaxError: invalid syntax"),
+    ("\nimport no_such_module", "own.py, line 2: ModuleNotFoundError: No mod"),
+    ("def get_config():\n  return {}['a']", "own.py, line 2: KeyError: 'a'"),
+    ("def get_config():\n  raise ValueError(3)", "line 2: ValueError: 3"),
+    ("def get_config():\n  open('/no/file')", "line 2: FileNotFoundError"),
+    ("import ml_collections\ndef get_config():\n"
+     "  return ml_collections.ConfigDict().x", "line 3: AttributeError: 'x'"),
+    ("from configs import rsd\ndef get_config():\n"
+     "  c = rsd.get_config()\n  del c.prompts\n  return c",
+     "--config has no field 'prompts': a config of this experiment")])
 def test_files_that_are_no_configs(tmp_path, lines, message):
   (tmp_path / "own.py").write_text(lines + "\n")
   got = subprocess.run(
       [sys.executable, "-m", "experiments.rsd",
        f"--config={tmp_path / 'own.py'}"], cwd=_ROOT, text=True,
       capture_output=True, check=False)
-  assert got.returncode == 2 and message in got.stderr.splitlines()[-1]
+  assert got.returncode == 2 and len(got.stderr.splitlines()) == 1, got.stderr
+  assert message in got.stderr
 
 
 def test_check_positive():

@@ -56,6 +56,13 @@ def test_figures_of_a_record():
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
 
 
+def test_no_idle_share_of_steps_with_several_target_calls():
+  record = {"target_calls": [8, 9], "row_steps": [1, 1]}
+  assert not tree_figures._idle(record)
+  assert tree_figures._idle({**record, "row_steps": [34]}) == {
+      "idle_share": [0.5]}
+
+
 def test_mbsu_where_no_model_drafts():
   """However deep its tree, only the target is read."""
   record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4}

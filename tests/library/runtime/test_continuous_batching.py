@@ -168,7 +168,8 @@ def test_rows_and_chunks_that_cannot_be():
       *((dict(rows=x), f"rows={x!r}: a positive integer")
         for x in (0, -1, 1.5, "all")),
       *((dict(rows=1, prefill_chunk=x), f"prefill_chunk={x!r}: an integer")
-        for x in (-1, 0.5, "all"))):
+        for x in (-1, 0.5, "all")),
+      (dict(prefill_chunk=2), "prefill_chunk=2: .* needs rows")):
     with pytest.raises(ValueError, match=words):
       tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
                     prompts=np.zeros((2, 1), np.int32), new=4,
