@@ -68,30 +68,30 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1520,
-    "decoding_jax": 2800,
-    "decoding_jax/canvas": 1100,
+    "configs": 1355,
+    "decoding_jax": 2789,
+    "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
-    "decoding_jax/kernels": 3800,
-    "decoding_jax/methods": 2650,
-    "decoding_jax/processors": 800,
+    "decoding_jax/kernels": 3975,
+    "decoding_jax/methods": 2552,
+    "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
     "decoding_jax/runtime": 1100,
     "decoding_jax/search": 2650,
-    "decoding_jax/speculation": 4750,
+    "decoding_jax/speculation": 4729,
     "decoding_jax/testing": 1500,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
-    "experiments": 2001,
+    "experiments": 2252,
     "experiments/app": 1371,
-    "experiments/benchmarking": 1300,
-    "experiments/data": 2015,
-    "experiments/devices": 2550,
-    "experiments/evaluation": 1213,
+    "experiments/benchmarking": 812,
+    "experiments/data": 1965,
+    "experiments/devices": 2532,
+    "experiments/evaluation": 1053,
     "experiments/flags": 1050,
     "experiments/harness": 695,
-    "experiments/rivals": 1400,
-    "experiments/scoring": 300,
+    "experiments/rivals": 1377,
+    "experiments/scoring": 290,
     "experiments/timing": 700,
     "experiments/training": 1725,
     "models": 650,
@@ -104,7 +104,7 @@ BUDGETS = {
     "models/transformer": 2900,
 }
 # The same of studies, which nothing imports.
-STUDIES = 600
+STUDIES = 288
 
 
 def modules(package):

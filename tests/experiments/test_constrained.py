@@ -15,7 +15,6 @@ from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
 from experiments.data import constrained_tasks
-from experiments.data import constraint_prompts
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
 from experiments.devices import model_pair
@@ -120,7 +119,6 @@ def test_from_files_to_report(folders, commongen, tmp_path):
   constrained_tables.write(tmp_path, records, settings)
   summary = (tmp_path / "summary.md").read_text()
   assert all(f"| {label} |" in summary for label in labels)
-  assert (tmp_path / "tradeoff.png").stat().st_size
   by_calls = {r["label"]: r["metrics"]["target_calls"][0] for r in records}
   difference = 100 * np.mean(np.array(by_label["CDSL"]["hard"], float) -
                              by_label["CDLH"]["hard"])
@@ -460,8 +458,8 @@ def test_commongen_by_instruction(folders, commongen, tmp_path):
     (pathlib.Path(settings.target) / file.name).symlink_to(file)
   (pathlib.Path(settings.target) / "chat_template.jinja").write_text(
       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}:")
-  assert "is a chat model" in constraint_prompts.advice(settings)
+  assert "is a chat model" in constrained_tasks.advice(settings)
   settings.update(chat=True, system="be")
-  assert not constraint_prompts.advice(settings)
+  assert not constrained_tasks.advice(settings)
   prompts = constrained_tasks.load(settings, pair).prompts
   assert decode(prompts[1]) == "[system]be[user]use i:"

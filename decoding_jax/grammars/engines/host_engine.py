@@ -108,7 +108,7 @@ def library(name: str):
   try:
     return importlib.import_module(name)
   except ImportError as e:
-    # Installed without what it needs itself, it is there and cannot be imported.
+    # One without what it needs itself is installed, and cannot be imported.
     raise ImportError(f"grammars on the host need the package {name}: pip "
                       f"install 'decoding_jax[{name}]' or pip install {name} "
                       f"({e}).") from e

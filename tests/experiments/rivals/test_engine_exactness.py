@@ -7,7 +7,6 @@ import pytest
 from decoding_jax.testing import exactness
 from experiments.rivals import engine_exactness
 from experiments.rivals import engines
-from experiments.rivals import table_llama
 from models import checkpoints
 from models import transformer
 from support import helpers
@@ -49,7 +48,7 @@ def test_a_token_that_no_table_has_fails():
 
 def test_a_llama_has_the_distributions_of_the_table(tmp_path):
   table, _ = exactness.random_tables(6, target_zeros=1)
-  table_llama.write(tmp_path / "table", table)
+  engine_exactness.write_table(tmp_path / "table", table)
   lm, params = checkpoints.load(tmp_path / "table")
   texts = jnp.asarray(np.arange(6)[None], jnp.int32)
   logits = np.asarray(transformer.causal_logits(lm, params, texts))[0]
