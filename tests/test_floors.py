@@ -83,7 +83,7 @@ BUDGETS = {
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
     "experiments": 2252,
-    "experiments/app": 1371,
+    "experiments/app": 1372,
     "experiments/benchmarking": 812,
     "experiments/data": 1965,
     "experiments/devices": 2532,

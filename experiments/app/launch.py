@@ -174,7 +174,8 @@ def _fail_in_config(e):
     at = [(frame.f_code.co_filename, line)
           for frame, line in traceback.walk_tb(e.__traceback__)
           if frame.f_globals.get("__name__") == "config_config"]
-    if isinstance(e, SyntaxError) and e.filename:
+    # Of the file, not of a value on the command line.
+    if isinstance(e, SyntaxError) and os.path.isfile(e.filename or ""):
       at.append((e.filename, e.lineno))
     # Shipped ones raise ValueError for a preset that they do not know.
     if at and not (isinstance(e, ValueError) and CONFIGS in pathlib.Path(
