@@ -12,19 +12,15 @@ import pytest
 import decoding_jax as dj
 from configs import benchmark as benchmark_config
 from experiments.app import launch
-from experiments.benchmarking import entries
-from experiments.benchmarking import measurement
-from experiments.benchmarking import roofline_share
-from experiments.benchmarking import systems
-from experiments.benchmarking import tables as benchmark_tables
+from experiments.benchmarking import (
+    entries, measurement, roofline_share, systems, tables as benchmark_tables)
 from experiments.harness import cells
 from experiments.rivals import engines
 from experiments.timing import roofline
 from models import checkpoints
 from models.heads import hydra
 from models.huggingface import heads
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 _CONFIG = '''
 from configs import benchmark

@@ -14,21 +14,15 @@ import decoding_jax as dj
 from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
-from experiments.data import constrained_tasks
-from experiments.data import constraint_prompts
-from experiments.data import preference_pairs
-from experiments.data import python_corpus
+from experiments.data import (
+    constrained_tasks, constraint_prompts, preference_pairs, python_corpus)
 from experiments.devices import model_pair
-from experiments.evaluation import constrained_cells
-from experiments.evaluation import constrained_tables
+from experiments.evaluation import constrained_cells, constrained_tables
 from experiments.harness import store
-from experiments.scoring import task_rewards
-from experiments.scoring import text_metrics
-from models import checkpoints
-from models import transformer
+from experiments.scoring import task_rewards, text_metrics
+from models import checkpoints, transformer
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 _SIZES = {"num_candidates": 2, "lookahead": 2}
 _METHODS = ({"label": "greedy", "name": "autoregressive"},

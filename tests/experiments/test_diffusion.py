@@ -11,8 +11,7 @@ import decoding_jax as dj
 from experiments import diffusion
 from experiments.app import launch
 from experiments.data import canvas_tasks
-from experiments.evaluation import canvas_cells
-from experiments.evaluation import canvas_tables
+from experiments.evaluation import canvas_cells, canvas_tables
 from experiments.training import canvas_filter
 from models import transformer
 from support import tiny_models as tiny

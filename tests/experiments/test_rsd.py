@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from configs import rsd as rsd_config
-from configs import rsd_qwen_coder
-from configs import rsd_tables
+from configs import rsd as rsd_config, rsd_qwen_coder, rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
-from experiments.data import prompt_tasks
-from experiments.data import python_corpus
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from experiments.evaluation import method_grid
-from experiments.evaluation import tree_figures
+from experiments.data import prompt_tasks, python_corpus
+from experiments.devices import mesh as mesh_lib, mesh_shapes, model_pair
+from experiments.evaluation import method_grid, tree_figures
 from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers

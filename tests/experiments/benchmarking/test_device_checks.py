@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from configs import device_check
-from experiments.benchmarking import device_checks
-from experiments.benchmarking import device_page
+from experiments.benchmarking import device_checks, device_page
 from support import tiny_models as tiny
 from support.helpers import start
 
@@ -40,16 +39,13 @@ def test_a_model_with_a_table_has_its_distributions():
   assert (result == table[tiny.PROMPTS]).all()
 
 
-def test_page():
+def test_pages_of_measurements_and_of_failures():
   page = device_page.markdown(RECORDS)
   assert "All 1 tests" in page
   assert "2 x GPU, 1.0 GiB; reads 2 GB/s" in page
   # Half a gigabyte takes a quarter of a second.
   assert "| 4 | 1000.000 | 2.00 | 25% |" in page
   assert "| 2 | rsd_s(3x4) | 20.0 | 2.00 | 2.50 | 250.00 | 4.0 |" in page
-
-
-def test_page_of_failures():
   failed = [{"check": x, "right": False, "error": "out of memory"}
             for x in ("device", "forwards", "profile")]
   page = device_page.markdown(failed + [
@@ -70,14 +66,3 @@ def test_all_checks_are_run_once(tmp_path):
   process = start(*command)
   assert process.communicate()[0] == output
   assert (tmp_path / "run" / "results.jsonl").read_text() == results
-
-
-@pytest.mark.parametrize("flags, message", [
-    (("--config.methods=('speculative(a)',)",), "--config.methods"),
-    (("--config.max_new_tokens=0",), "max_new_tokens=0")])
-def test_mistakes(flags, message, tmp_path):
-  process = start("-m", "experiments.device_check",
-                  "--config=configs/device_check.py:smoke",
-                  f"--workdir={tmp_path / 'run'}", *flags)
-  errors = process.communicate()[1]
-  assert process.returncode == 2 and message in errors

@@ -4,11 +4,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments.data import batches
-from experiments.data import canvas_tasks
-from experiments.data import grid_tasks
-from experiments.data import masking
-from experiments.data import streams
+from experiments.data import batches, canvas_tasks, grid_tasks, masking, streams
 
 EXAMPLES = canvas_tasks.draw(tuple(canvas_tasks.TASKS), 240, 0)
 ANY = ("shuffle", "insert_any", "remove_any", "replace_any", "latin")

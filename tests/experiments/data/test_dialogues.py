@@ -10,8 +10,7 @@ import pytest
 from configs import train as configs
 from experiments import train
 from experiments.app import launch
-from experiments.data import preference_pairs
-from experiments.data import streams
+from experiments.data import preference_pairs, streams
 from models.text import tokenizers
 
 

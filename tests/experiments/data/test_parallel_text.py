@@ -12,8 +12,7 @@ from decoding_jax import types
 from configs import train as configs
 from experiments import train
 from experiments.app import launch
-from experiments.data import batches
-from experiments.data import parallel_text
+from experiments.data import batches, parallel_text
 from experiments.training import on_mesh
 from models import checkpoints
 from models.text import tokenizers

@@ -15,8 +15,7 @@ from configs import train as configs
 from experiments import train
 from experiments.app import launch
 from experiments.data import preference_pairs
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.text import tokenizers
 from models.transformer import reward_model
 from support import tiny_models as tiny

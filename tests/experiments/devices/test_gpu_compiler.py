@@ -12,9 +12,7 @@ import jax
 import pytest
 
 from experiments.app import launch
-from experiments.devices import device_compiler
-from experiments.devices import gpu_compiler
-from experiments.devices import hlo_kernels
+from experiments.devices import device_compiler, gpu_compiler, hlo_kernels
 from support.helpers import start
 
 NEEDS_COMPILER = pytest.mark.skipif(

@@ -6,11 +6,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.devices import drafts
-from experiments.devices import guides
-from experiments.devices import mesh
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import drafts, guides, mesh, mesh_shapes, model_pair
 from models import guided
 from models.text import tokenizer_files
 from support import helpers

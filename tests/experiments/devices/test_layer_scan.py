@@ -10,10 +10,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import dispatch
-from experiments.devices import draft_kind
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import (
+    draft_kind, mesh as mesh_lib, mesh_shapes, model_pair)
 from models import checkpoints
 from models.text import tokenizers
 from support import tiny_models as tiny

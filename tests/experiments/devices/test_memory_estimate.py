@@ -11,15 +11,11 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import prefill
-from decoding_jax.speculation import tree
-from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.validation import memory
 from experiments.app import launch
-from experiments.devices import draft_levels
-from experiments.devices import memory_estimate
-from experiments.devices import model_pair
-from models import checkpoints
-from models import transformer
+from experiments.devices import draft_levels, memory_estimate, model_pair
+from models import checkpoints, transformer
 from support import tiny_models as tiny
 
 METHOD = dj.methods.rsd_s(3, 2)

@@ -10,19 +10,12 @@ import numpy as np
 import pytest
 
 from decoding_jax import kernels
-from experiments.app import launch
-from experiments.app import method_specs
-from experiments.devices import memory_estimate
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from models import prompt_lookup
-from models import transformer
+from experiments.app import launch, method_specs
+from experiments.devices import (
+    memory_estimate, mesh as mesh_lib, mesh_shapes, model_pair)
+from models import prompt_lookup, transformer
 from models.transformer import sharding
-from support import helpers
-from support import on_meshes
-from support import on_shards
-from support import tiny_models as tiny
+from support import helpers, on_meshes, on_shards, tiny_models as tiny
 
 ONE = tiny.LLAMA
 # Forwards in a step of the loop: one a level, and the target's.

@@ -11,21 +11,13 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.devices import drafts
-from experiments.devices import memory_estimate
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import (
+    drafts, memory_estimate, mesh as mesh_lib, mesh_shapes, model_pair)
 from models import checkpoints
 from models.folders import resolve
-from models.heads import hydra
-from models.heads import mtp
-from models.heads import prompt_tokens
-from models.huggingface import convert
-from models.huggingface import heads
-from models.huggingface import tensor_files
-from models.text import tokenizers
-from models.text import vocab_mapping
+from models.heads import hydra, mtp, prompt_tokens
+from models.huggingface import convert, heads, tensor_files
+from models.text import tokenizers, vocab_mapping
 from models.transformer import quantization
 from support import tiny_models as tiny
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import shared_prefix
+from experiments.devices import mesh as mesh_lib, shared_prefix
 from support import helpers
 
 

@@ -8,10 +8,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation.drafters import trigram_table
 from experiments.app import launch
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import drafts
-from experiments.devices import model_pair
-from experiments.devices import start_tables
+from experiments.devices import (
+    drafts, mesh as mesh_lib, model_pair, start_tables)
 from models.text import tokenizers
 from support import helpers
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from configs import train as configs
-from experiments.training import losses
-from experiments.training import run as training_run
+from experiments.training import losses, run as training_run
 from experiments.studies import prompt_vectors
 from models import transformer
 

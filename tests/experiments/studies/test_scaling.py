@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from configs import scaling as configs
-from experiments.app import launch
-from experiments.app import text_tables
+from experiments.app import launch, text_tables
 from experiments.data import python_corpus
 from experiments.studies import scaling
 from experiments.training import run as training_run
