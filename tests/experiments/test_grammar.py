@@ -73,12 +73,11 @@ def test_files_of_schemas(tmp_path):
     schema_tasks.read(path)
 
 
-def test_errors_name_the_field():
+@pytest.mark.parametrize("fields, message", [
+    ({"engines": ("automata",)}, "engines has 'automata': automat"),
+    ({"rows": 0}, "--config.rows=0: at least 1")])
+def test_errors_name_the_field(fields, message):
   config = config_lib.get_config()
-  config.engines = ("automata",)
-  with pytest.raises(launch.UserError, match="engines has 'automata': automat"):
-    grammar.check(config)
-  config = config_lib.get_config()
-  config.rows = 0
-  with pytest.raises(launch.UserError, match="--config.rows=0: at least 1"):
+  config.update(fields)
+  with pytest.raises(launch.UserError, match=message):
     grammar.check(config)

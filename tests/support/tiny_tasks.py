@@ -2,9 +2,14 @@
 
 import functools
 import json
+import re
 import types
 
-from configs import rsd as rsd_config
+import pytest
+
+from configs import rsd as rsd_config, train as train_config
+from experiments import train
+from experiments.app import launch
 from experiments.devices import model_pair
 from models.text import tokenizers
 
@@ -14,12 +19,7 @@ def make_pair():
   """Two models of which nothing but length and tokenizer is known."""
   model = types.SimpleNamespace(max_length=4096)
   tokenizer = tokenizers.train(["abc"], 257)
-  return model_pair.ModelPair(model,
-                              None,
-                              model,
-                              None,
-                              tokenizer,
-                              0.1,
+  return model_pair.ModelPair(model, None, model, None, tokenizer, 0.1,
                               eos_id=(0,))
 
 
@@ -28,6 +28,23 @@ def make_config(task, data, **update):
   config = rsd_config.get_config()
   config.update(task=task, data=str(data), prompts=1, **update)
   return config
+
+
+def make_training(folder, **fields):
+  """A config of `experiments.train` that reads and writes in a folder."""
+  config = train_config.get_config("smoke")
+  config.update({
+      "corpus": str(folder), "tokenizer": str(folder / "tokenizer"),
+      "workdir": str(folder / "work"), "export": str(folder / "export"),
+      **fields})
+  return config
+
+
+def check_refused(message, config):
+  """Asserts that training is refused in one line that has this text."""
+  with pytest.raises(launch.UserError, match=re.escape(message)) as error:
+    train.train(config)
+  assert "\n" not in str(error.value)
 
 
 def jsonl(path, *values):
