@@ -132,6 +132,9 @@ def test_from_files_to_report(folders, commongen, tmp_path):
   assert not constrained_tables.verdict(records[:1])
 
 
+@pytest.mark.parametrize("name, before, after", [
+    ("dev.src_alpha.txt", "a b", "b a"), ("dev.tgt.txt", "i am", "i was"),
+    ("dev.constraint.json", '[["i"]]', '[["o"]]')])
 def test_results_are_of_these_examples(folders, commongen, load, tmp_path, name,
                                        before, after):
   wanted = config(folders, commongen, task="commongen")
@@ -311,6 +314,17 @@ def value(judge, i, prompt, rest):
   return float(reward.value(params, constraint, state))
 
 
+@pytest.mark.parametrize("fields, message", [
+    ({"task": "chess"}, "task='chess' is not one of 'python', 'commongen', "
+     "'harmless'"),
+    ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt' "
+     ".*config.corpus='nowhere' must be a folder with"),
+    ({"examples": 0}, "examples=0: at least 1"),
+    ({"common": -1}, "common=-1: at least 0"),
+    ({"prompt_length": 10**6}, "1000000 tokens .* max_length="),
+    ({"task": "commongen", "examples": 9}, "examples=9: .* has 3 concept sets"),
+    ({"task": "harmless", "corpus": "nowhere"}, "No file 'nowhere/hh_harmless"),
+])
 def test_tasks_that_cannot_be(folders, commongen, load, fields, message):
   settings = config(folders, commongen)
   settings.update(fields)
@@ -398,6 +412,13 @@ def test_own_file_of_words_and_banned_words(folders, load, tmp_path):
   assert worth(1, " o") == 1
 
 
+@pytest.mark.parametrize("record, message", [
+    ({"prompt": "a", "words": "b"}, "field 'words' is of type str: a list"),
+    ({"prompt": "a", "words": [[]]}, "field 'words' has .*: a word, or a list"),
+    ({"prompt": "a", "banned": [3]}, "field 'banned' is .3.: a list of words"),
+    ({"text": "a", "words": ["b"]}, "is not a template of the fields text, "),
+    ("a", "line 1: a record with fields is needed; it is of type str"),
+])
 def test_own_file_that_cannot_be_read(folders, load, tmp_path, record, message):
   path = tmp_path / "own.jsonl"
   path.write_text(json.dumps(record) + "\n")

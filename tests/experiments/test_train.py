@@ -313,6 +313,27 @@ def test_mixed_precision(source, undisturbed, tmp_path):
     assert abs(mine["train_loss"] - other["train_loss"]) < 0.05
 
 
+@pytest.mark.parametrize("field, value, message", [
+    ("preset", "huge", "--config.preset='huge' is not one of"),
+    ("loss", "l2", "--config.loss='l2' is not one of ['block_verification'"),
+    ("final_loss", "block_verification",
+     "final_loss='block_verification' follows the text"),
+    ("optimizer", "sgd", "--config.optimizer='sgd' is not one of ['adamw', "),
+    ("compute_dtype", "float8", "config.compute_dtype='float8' is not one of"),
+    ("steps", 0, "--config.steps=0 must be at least 1"),
+    ("warmup_steps", STEPS, "--config.warmup_steps=6 must be at least 0"),
+    ("learning_rate", -1.0, "--config.learning_rate=-1.0 must be positive"),
+    ("workdir", "", "--config.workdir='' must name a folder"),
+    ("windows", (5000,), "--config.windows=(5000,) must be lengths from 1 to"),
+    ("windows", (), "--config.windows=() must be lengths"),
+    ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
+    ("sample_fraction", 0.5, "needs a --config.teacher"),
+    ("suffix_length", 3, "suffix_length=3: at least 1 and 4 are needed"),
+    ("suffix_length", 32, "sum must divide --config.windows=(16,)"),
+    ("seed", -1, "--config.seed=-1: 0 to"),
+    ("teacher", "/nowhere", "model '/nowhere' is neither a folder nor one"),
+    ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
+])
 def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
                                          message):
   tiny_tasks.check_refused(message, _config(source, tmp_path, **{field: value}))
@@ -394,5 +415,18 @@ def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
       out.stats.draft_calls, pair.draft.forwards(2) * out.stats.target_calls)
 
 
+@pytest.mark.parametrize("changes, message", [
+    (dict(head="hat"), "--config.head='hat' is not one of dflash, dspark, "),
+    (dict(head="medusa"), "reads the features of a --config.teacher"),
+    (dict(head="medusa", teacher="python-target", head_depth=0),
+     "head_depth=0 must be at least 1"),
+    (dict(head="dspark", teacher="python-target", head_layers=-1),
+     "head_layers=-1 must be positive, and is of --config.head=dflash or"),
+    (dict(head="dflash", teacher="python-target", head_rank=8),
+     "head_rank=8 must be positive, and is of --config.head=dspark alone"),
+    (dict(head="dspark", teacher="python-target", head_vocab=9, own_texts=256,
+          loss="block_verification"),
+     "loss='block_verification' follows the text through the levels of a head"),
+])
 def test_heads_that_cannot_be_trained(source, tmp_path, changes, message):
   tiny_tasks.check_refused(message, _config(source, tmp_path, **changes))

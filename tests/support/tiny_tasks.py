@@ -5,12 +5,15 @@ import json
 import re
 import types
 
+import jax
+import numpy as np
 import pytest
 
+import decoding_jax as dj
 from configs import rsd as rsd_config, train as train_config
 from experiments import train
 from experiments.app import launch
-from experiments.devices import model_pair
+from experiments.devices import mesh, model_pair
 from models.text import tokenizers
 
 
@@ -51,3 +54,15 @@ def jsonl(path, *values):
   """Writes a file of records, and returns its path."""
   path.write_text("".join(json.dumps(value) + "\n" for value in values))
   return path
+
+
+PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
+
+
+def decoded(pair, method, *, new=6, temperature=0.0, prompts=PROMPTS,
+            lengths=None):
+  """What a pair writes after two prompts, on its device or mesh."""
+  return mesh.generate(
+      pair, jax.random.split(jax.random.key(0), len(prompts)), prompts,
+      np.full(len(prompts), prompts.shape[1]) if lengths is None else lengths,
+      method=method, max_new_tokens=new, sampling=dj.Sampling(temperature))

@@ -144,6 +144,10 @@ def test_numbers_of_a_config_file():
     launch.check_positive(config, "batch", "prompts")
 
 
+@pytest.mark.parametrize("lines, message", [
+    ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
+    ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
+    ("x = 1", "has no attribute 'get_config': a function that")])
 def test_files_that_are_no_configs(python, tmp_path, lines, message):
   (tmp_path / "own.py").write_text(lines + "\n")
   got = python("-m", "experiments.rsd", f"--config={tmp_path / 'own.py'}")
