@@ -1,6 +1,7 @@
 """Tests of `experiments.cdsl` and what it is made of, on a tiny pair."""
 
 import dataclasses
+import functools
 import gzip
 import json
 import pathlib
@@ -304,14 +305,22 @@ def test_python_examples(folders, load):
   check_references(task, helpers.load_pair(*folders))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _value(reward, params, constraint, prompt, length, rest, valid):
+  state = reward.init(params, constraint, prompt, length)
+  return reward.value(params, constraint, reward.advance(
+      params, constraint, state, rest, valid))
+
+
 def value(judge, i, prompt, rest):
-  """The reward of one text."""
-  reward, params = judge.reward, judge.params
+  """The reward of one text, by a program of few widths."""
   constraint = jax.tree.map(lambda x: x[i], judge.constraints)
-  state = reward.init(params, constraint, np.array(prompt), len(prompt))
-  state = reward.advance(params, constraint, state, np.array(rest, int),
-                         np.ones(len(rest), bool))
-  return float(reward.value(params, constraint, state))
+  texts = [np.zeros(-len(x) % 32 + len(x), int) for x in (prompt, rest)]
+  for padded, text in zip(texts, (prompt, rest)):
+    padded[:len(text)] = text
+  return float(_value(judge.reward, judge.params, constraint, texts[0],
+                      len(prompt), texts[1], np.arange(texts[1].size) <
+                      len(rest)))
 
 
 @pytest.mark.parametrize("fields, message", [

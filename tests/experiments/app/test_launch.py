@@ -172,7 +172,7 @@ def test_user_errors_converts_only_what_is_named():
     ("logging.getLogger('decoding_jax.x').warning('Told.')", 0, "Told.\n"),
     ("raise KeyboardInterrupt", 130,
      "\ninterrupted; results written before are kept.\n"),
-    ("raise BrokenPipeError", 128 + signal.SIGPIPE, "\n"),
+    ("raise BrokenPipeError", 128 + signal.SIGPIPE, ""),
     ("raise ValueError('a bug')", 1, "Traceback.*\n.*\n"),
     ("raise OSError(errno.ENOENT, 'a bug')", 1, "Traceback.*\n.*\n"),
     ("raise OSError(errno.ENOSPC, 'No space')", 1,
