@@ -60,9 +60,10 @@ PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
 
 
 def decoded(pair, method, *, new=6, temperature=0.0, prompts=PROMPTS,
-            lengths=None):
+            lengths=None, **reward):
   """What a pair writes after two prompts, on its device or mesh."""
   return mesh.generate(
       pair, jax.random.split(jax.random.key(0), len(prompts)), prompts,
       np.full(len(prompts), prompts.shape[1]) if lengths is None else lengths,
-      method=method, max_new_tokens=new, sampling=dj.Sampling(temperature))
+      method=method, max_new_tokens=new, sampling=dj.Sampling(temperature),
+      **reward)

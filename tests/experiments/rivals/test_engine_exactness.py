@@ -35,9 +35,7 @@ def test_samples_of_the_table_pass_and_others_fail(zeros):
     assert engine_exactness.p_value(texts, wrong, WINDOW) < LEAST
   assert engine_exactness.p_value(draw(table, repeat=0.05), table,
                                   WINDOW) < LEAST
-
-
-def test_a_token_that_no_table_has_fails():
+  # A token that no table has fails.
   table, _ = exactness.random_tables(6)
   texts = draw(table)
   texts[3, 7] = 6
