@@ -68,24 +68,24 @@ def test_a_star_equals_a_heap(options, eos):
         for row in rows]
 
 
-def test_fewer_tokens_are_possible_than_a_node_has_children():
+def test_fewer_tokens_than_children_and_texts_worth_nothing():
   allowed = np.arange(cdlh.V) < 2
   out = run(dj.methods.a_star(3, 2, 6), eos_id=None,
             sampling=dj.Sampling(0.0, token_mask=allowed))
   for text in tiny.texts(out, cdlh.LENGTHS[SOME]):
     assert set(text) <= {0, 1}
+  out = run(dj.methods.pg_td(2, 4), np.full_like(SHARES, -np.inf), eos_id=None)
+  np.testing.assert_array_equal(out.lengths, cdlh.LENGTHS[SOME] + cdlh.NEW)
 
 
 def test_a_star_of_transformers():
   """Slots, masks and positions; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.a_star(2, 3, 5)
-  out = cdlh.run_transformers(method, models)
+  out = cdlh.transformers(method, models)
   expected = [arena_reference.a_star(row, 2, 3, 5)
               for row in cdlh.rows_of_transformers(models)]
   assert orders(out) == [order for _, order in expected]
   assert tiny.texts(out, tiny.LENGTHS) == [text for text, _ in expected]
-  alone = slice(1, 2)
-  cdlh.same_rows(cdlh.run_transformers(method, models, rows=alone), out, alone)
 
 
 def test_samples_of_a_star_are_the_models():
@@ -208,13 +208,6 @@ def test_pg_td_completes_no_text_twice():
   assert max(texts) < simulations
 
 
-def test_a_text_that_is_worth_nothing_is_a_text():
-  lengths = cdlh.LENGTHS[SOME]
-  worthless = np.full_like(SHARES, -np.inf)
-  out = run(dj.methods.pg_td(2, 4), worthless, eos_id=None)
-  np.testing.assert_array_equal(out.lengths, lengths + cdlh.NEW)
-
-
 def test_pg_td_of_transformers():
   models, method = tiny.llama_models(), dj.methods.pg_td(2, 6)
   shares = SHARES[:3]
@@ -226,11 +219,6 @@ def test_pg_td_of_transformers():
   np.testing.assert_allclose(out.stats.extra["reward"], [
       row.value(row.prompt + text)
       for row, (text, _) in zip(rows, expected)], rtol=1e-5)
-
-
-def greedy_text(row):
-  return reference.follow(row, row.target, row.prompt, row.new)[
-      len(row.prompt):]
 
 
 @pytest.mark.parametrize("method", [

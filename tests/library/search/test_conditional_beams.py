@@ -84,8 +84,7 @@ def test_no_weight_is_beam_search():
   distributions = table(2)
   out = rewarded(dj.methods.conditional_beam_search(3, V, 0.0), distributions)
   for row in range(3):
-    assert beams(out, row) == [
-        text for _, text in grown(distributions, row, 3)]
+    assert beams(out, row) == [text for _, text in grown(distributions, row, 3)]
 
 
 @functools.lru_cache(maxsize=None)

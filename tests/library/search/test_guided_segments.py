@@ -13,7 +13,7 @@ import decoding_jax as dj
 from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import EOS, ROWS, table, texts
+from support.search_reference import EOS, fit, ROWS, table, texts
 
 SIZE, NEW, STEPS, BETA, U = 3, 3, 2, 1.5, 0.2
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
@@ -29,8 +29,7 @@ def worth(text):
 def drawn(distributions, count):
   """All outcomes of n draws: a dict from tuples of segments."""
   return {tuple(text for text, _ in outcome): np.prod([p for _, p in outcome])
-          for outcome in itertools.product(distributions.items(),
-                                           repeat=count)}
+          for outcome in itertools.product(distributions.items(), repeat=count)}
 
 
 def softmax(x):
@@ -96,16 +95,9 @@ def test_texts_equal_enumeration(threshold, strict):
                     STRICT if strict else TARGET)
   out, expected = generate(threshold, strict), distribution(lowest, (), target)
   assert sum(expected.values()) == pytest.approx(1)
-  counts = collections.Counter(
-      tuple(tokens[1:length].tolist())
-      for tokens, length in zip(out.tokens, out.lengths))
-  assert set(counts) <= set(expected)
-  vector = lambda found: np.array([found[text] for text in expected])
-  assert exactness.p_value(vector(counts), vector(expected)) > (
-      exactness.MIN_P_VALUE)
+  assert fit(out, expected) > exactness.MIN_P_VALUE
   other = distribution(U if threshold is None else -np.inf, (), target)
-  assert exactness.p_value(vector(counts), vector(other)) < (
-      helpers.MAX_P_VALUE_OF_CONTROL)
+  assert fit(out, other) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_counts():

@@ -60,8 +60,7 @@ def test_temperature_0_searches_the_distribution_of_the_model():
   distributions, mask = table(4), np.array([1, 1, 0, 1], bool)
   method = dj.methods.beam_search(3)
   plain = search(method, distributions, sampling=dj.Sampling(token_mask=mask))
-  greedy = search(method,
-                  distributions,
+  greedy = search(method, distributions,
                   sampling=dj.Sampling(0.0, token_mask=mask))
   np.testing.assert_array_equal(plain.stats.extra["beams"],
                                 greedy.stats.extra["beams"])
@@ -85,9 +84,7 @@ def test_length_penalty(penalty, shorter):
   """EOS at once has .4, and the best longer text .3 at two tokens."""
   distributions = np.array([[0, .6, .4], [.5, 0, .5], [1, 0, 0]])
   out = search(dj.methods.beam_search(2, length_penalty=penalty),
-               distributions,
-               rows=1,
-               length=2)
+               distributions, rows=1, length=2)
   assert (out.lengths[0] == 2) == shorter
 
 
@@ -191,22 +188,14 @@ def test_best_of_n_draws_samples_of_the_distribution():
       [rewards[beams(out, row)[0]] for row in range(50)], rtol=1e-6)
 
 
-METHODS = {
-    "beam_search": dj.methods.beam_search(3),
-    "stochastic_beam_search": dj.methods.stochastic_beam_search(3),
-    "diverse_beam_search": dj.methods.diverse_beam_search(4, 2),
-}
-
-
-def generate(name, **kwargs):
-  return tiny.generate(METHODS[name], tiny.llama_models(), eos_id=3, **kwargs)
-
-
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("name", METHODS)
-def test_beams_of_a_transformer(name):
+@pytest.mark.parametrize("method", [
+    dj.methods.beam_search(3), dj.methods.stochastic_beam_search(3),
+    dj.methods.diverse_beam_search(4, 2)])
+def test_beams_of_a_transformer(method):
   """Each beam has the log-probability of a plain forward over its text."""
-  out = jax.tree.map(np.asarray, generate(name))
+  out = jax.tree.map(np.asarray, tiny.generate(method, tiny.llama_models(),
+                                               eos_id=3))
   model = tiny.llama_models().target
   rows, width, new = out.stats.extra["beams"].shape
   size = tiny.PROMPTS.shape[1] + new
@@ -233,7 +222,8 @@ def test_beams_of_a_transformer(name):
 def test_a_budget_of_one_token():
   """No beam needs a forward: the first one ends with the likeliest token."""
   models = tiny.llama_models()
-  out = generate("beam_search", sampling=dj.Sampling(0.0), new=1)
+  out = tiny.generate(dj.methods.beam_search(3), models, eos_id=3, new=1,
+                      sampling=dj.Sampling(0.0))
   assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
       models.target, tiny.PROMPTS, tiny.LENGTHS, 1)
   assert out.stats.target_calls.tolist() == [1, 1, 1]

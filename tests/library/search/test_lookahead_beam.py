@@ -43,11 +43,9 @@ def test_equals_plain_python(sizes):
 def test_transformers_equal_plain_forwards():
   """Slots, masks and positions; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.deal(2, 2, 2)
-  out = cdlh.run_transformers(method, models)
+  out = cdlh.transformers(method, models)
   assert tiny.texts(out, tiny.LENGTHS) == [
       deal(row, 2, 2, 2, 1.0) for row in cdlh.rows_of_transformers(models)]
-  alone = slice(1, 2)
-  cdlh.same_rows(cdlh.run_transformers(method, models, rows=alone), out, alone)
 
 
 def test_with_one_beam_it_is_cdlh():

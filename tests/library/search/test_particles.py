@@ -12,7 +12,7 @@ from decoding_jax.search import awrs, particles
 from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import beams, draw, EOS, table, texts, V
+from support.search_reference import beams, draw, EOS, fit, table, texts, V
 
 VALUES = np.random.default_rng(1).normal(size=tiny.STATES).astype(np.float32)
 # Standard errors; stated in advance, by chance one of 1e6 is larger.
@@ -110,13 +110,7 @@ def test_one_particle_is_a_sample():
   distributions = table(1)
   out = draw(dj.methods.particles(1), distributions, dj.Sampling(), rows=SOME,
              **reward())
-  plain = texts(distributions, 0)
-  counts = np.zeros(len(plain))
-  index = {text: i for i, text in enumerate(plain)}
-  for tokens, length in zip(out.tokens, out.lengths):
-    counts[index[tuple(tokens[1:length].tolist())]] += 1
-  assert exactness.p_value(counts, np.array(list(plain.values()))) > (
-      exactness.MIN_P_VALUE)
+  assert fit(out, texts(distributions, 0)) > exactness.MIN_P_VALUE
 
 
 def test_many_particles_have_the_tilted_distribution():
@@ -125,15 +119,11 @@ def test_many_particles_have_the_tilted_distribution():
   out = draw(dj.methods.particles(64), distributions, dj.Sampling(), rows=rows,
              **reward(rows))
   probs = texts(distributions, 0)
-  tilted = np.array([p * np.exp(worth(text)) for text, p in probs.items()])
-  index = {text: i for i, text in enumerate(probs)}
-  counts = np.zeros(len(probs))
-  for tokens, length in zip(out.tokens, out.lengths):
-    counts[index[tuple(tokens[1:length].tolist())]] += 1
-  assert exactness.p_value(counts, tilted / tilted.sum()) > (
+  tilted = {text: p * np.exp(worth(text)) for text, p in probs.items()}
+  total = sum(tilted.values())
+  assert fit(out, {text: p / total for text, p in tilted.items()}) > (
       exactness.MIN_P_VALUE)
-  assert exactness.p_value(counts, np.array(list(probs.values()))) < (
-      helpers.MAX_P_VALUE_OF_CONTROL)
+  assert fit(out, probs) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 # No token after itself, and after 1 no end: rows are states, the last token.

@@ -13,8 +13,8 @@ from decoding_jax.search import texts as texts_lib, votes
 from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import (beams, draw, EOS, LENGTH, ROWS, search,
-                                      table, texts)
+from support.search_reference import (beams, draw, EOS, fit, LENGTH, ROWS,
+                                      search, table, texts)
 
 SMALL = 3
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
@@ -79,26 +79,10 @@ def test_first_finish_equals_enumeration():
   for (a, p), (b, q) in itertools.product(probs.items(), repeat=2):
     expected[shorter(a, b, probs)] += p * q
   out = draw(dj.methods.first_finish(2), distributions, dj.Sampling())
-  counts = counted(out, probs)
-  assert exactness.p_value(counts, vector(expected, probs)) > (
-      exactness.MIN_P_VALUE)
-  assert exactness.p_value(counts, vector(probs, probs)) < (
-      helpers.MAX_P_VALUE_OF_CONTROL)
+  assert fit(out, expected) > exactness.MIN_P_VALUE
+  assert fit(out, probs) < helpers.MAX_P_VALUE_OF_CONTROL
   # The row ends with its first text: no more levels than tokens of it.
   np.testing.assert_array_equal(out.stats.target_calls, out.lengths - 1)
-
-
-def counted(out, known):
-  """How often each of the known texts is the result."""
-  result = collections.Counter(
-      tuple(tokens[1:length].tolist())
-      for tokens, length in zip(out.tokens, out.lengths))
-  assert set(result) <= set(known)
-  return vector(result, known)
-
-
-def vector(result, known):
-  return np.array([result.get(text, 0) for text in known], float)
 
 
 def test_the_first_k_vote():
@@ -171,14 +155,11 @@ def test_segment_search_equals_enumeration(num_beams, num_samples):
   out = draw(dj.methods.segment_search(num_beams, num_samples, 1),
              distributions, dj.Sampling(), **options)
   expected = segment_distribution(distributions, num_beams, num_samples, length)
-  counts = counted(out, probs)
-  assert exactness.p_value(counts, vector(expected, probs)) > (
-      exactness.MIN_P_VALUE)
+  assert fit(out, expected) > exactness.MIN_P_VALUE
   best = collections.Counter()
   for drawn, p in ordered([probs] * num_beams * num_samples).items():
     best[max(drawn, key=lambda text: tiny.table_value(VALUES, (0, *text)))] += p
-  assert exactness.p_value(counts, vector(best, probs)) < (
-      helpers.MAX_P_VALUE_OF_CONTROL)
+  assert fit(out, best) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_one_long_segment_is_best_of_n():

@@ -39,8 +39,7 @@ def check_counts(stats):
   calls, by_depth = stats.target_calls, stats.accepted_by_depth
   np.testing.assert_array_equal(by_depth.sum(axis=1), calls)
   levels = by_depth @ np.arange(1, by_depth.shape[1] + 1)
-  np.testing.assert_array_equal(levels,
-                                stats.extra["beam_lengths"].max(axis=1))
+  np.testing.assert_array_equal(levels, stats.extra["beam_lengths"].max(axis=1))
   np.testing.assert_array_equal(stats.draft_calls, 1 + 3 * (calls - 1))
   np.testing.assert_array_equal(stats.nodes, 12 * (calls - 1))
 

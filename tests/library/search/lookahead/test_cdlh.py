@@ -89,6 +89,13 @@ def same_rows(out, expected, rows=slice(None)):
                out.stats, jax.tree.map(select, expected.stats))
 
 
+def transformers(method, models):
+  """Runs all rows, and checks that one of them is the same alone."""
+  out, alone = run_transformers(method, models), slice(1, 2)
+  same_rows(run_transformers(method, models, rows=alone), out, alone)
+  return out
+
+
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout", ["target", "draft"])
 @pytest.mark.parametrize("look", [LOOK, REWARD_ALONE], ids=str)
@@ -113,9 +120,9 @@ def test_control_other_options_are_another_method(other):
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout", ["target", "draft"])
 def test_transformers_equal_plain_forwards(rollout):
-  """The slots of candidates and roll-outs, their masks and positions."""
+  """The slots of candidates and roll-outs, masks, positions; a row alone."""
   look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
-  out = run_transformers(dj.methods.cdlh(*look), models)
+  out = transformers(dj.methods.cdlh(*look), models)
   expected = [reference.cdlh(row, look) for row in rows_of_transformers(models)]
   assert tiny.texts(out, tiny.LENGTHS) == expected
   assert expected != tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS,
@@ -141,9 +148,7 @@ def greedy_text(row):
 def test_one_candidate_or_no_reward_is_greedy(look):
   out = run(dj.methods.cdlh(*look))
   assert tiny.texts(out, LENGTHS) == [greedy_text(x) for x in rows_of_tables()]
-
-
-def test_without_weight_a_reward_of_no_text_does_not_matter():
+  # Without weight a reward of no text does not matter.
   out = run(dj.methods.cdlh(3, 4, 1, 0.0),
             constraints=np.where(values() > 0, -np.inf, values()))
   assert tiny.texts(out, LENGTHS) == [greedy_text(x) for x in rows_of_tables()]
@@ -185,8 +190,7 @@ def test_counts():
     rolled = calls[rollout == "draft"]
     emitted = stats.emitted
     assert (rolled <= 1 + LOOK.n * emitted).all() and (rolled > emitted).any()
-    np.testing.assert_array_equal(stats.extra["reward_calls"],
-                                  LOOK.k * emitted)
+    np.testing.assert_array_equal(stats.extra["reward_calls"], LOOK.k * emitted)
     np.testing.assert_array_equal(stats.accepted_by_depth[:, 0], emitted)
   np.testing.assert_array_equal(stats.target_calls, emitted)
   # Without an end of text, what is cut off is cut off by the budget.
@@ -202,14 +206,6 @@ def test_a_budget_of_one_token():
   assert np.asarray(out.stats.target_calls).tolist() == [1] * ROWS
 
 
-def test_a_row_alone_and_in_a_batch():
-  models, method = tiny.llama_models(), dj.methods.cdlh(*LOOK)
-  expected = run_transformers(method, models)
-  for row in range(3):
-    alone = slice(row, row + 1)
-    same_rows(run_transformers(method, models, rows=alone), expected, alone)
-
-
 def test_other_values_are_not_compiled_anew():
   size = generate_lib._generate.num_programs
   method = dj.methods.cdlh(*LOOK)
@@ -223,17 +219,11 @@ def test_other_values_are_not_compiled_anew():
   assert not np.array_equal(first.tokens, other.tokens)
 
 
-def test_it_is_greedy():
+def test_it_is_greedy_and_needs_a_reward_and_tokens():
   with pytest.raises(ValueError, match="sampling.temperature=1.0: method cdlh"):
     run(dj.methods.cdlh(*LOOK), sampling=dj.Sampling())
-
-
-def test_it_needs_a_reward():
   with pytest.raises(ValueError, match="reward=None: method cdlh"):
     tiny.generate(dj.methods.cdlh(*LOOK), tables(), prompts=PROMPTS,
                   lengths=LENGTHS, sampling=GREEDY)
-
-
-def test_more_candidates_than_tokens():
   with pytest.raises(ValueError, match=f"{V + 1} siblings"):
     run(dj.methods.cdlh(V + 1, 2))

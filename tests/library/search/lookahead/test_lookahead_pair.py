@@ -32,8 +32,7 @@ def _scanned(name):
   config = checkpoints.load_config(PRETRAINED / name)
   layers = [params["layers"][f"layer_{i}"] for i in range(config.num_layers)]
   stacked = jax.tree.map(lambda *x: jnp.stack(x), *layers)
-  lm = transformer.language_model(
-      dataclasses.replace(config, scan_layers=True))
+  lm = transformer.language_model(dataclasses.replace(config, scan_layers=True))
   return tiny.Model(lm, {**params, "layers": {"layer": stacked}})
 
 
