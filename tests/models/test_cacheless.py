@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from models import cacheless
-from models import transformer
+from models import cacheless, transformer
 from support import tiny_models as tiny
 
 CACHED = tiny.llama_models()

@@ -9,8 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from models import llm_to_slm
-from models import transformer
+from models import llm_to_slm, transformer
 from support import tiny_models as tiny
 
 _LARGE, _SMALL = tiny.OPT, tiny.GEMMA

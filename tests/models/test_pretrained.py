@@ -9,21 +9,16 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.data import batches
-from experiments.data import canvas_tasks
-from experiments.data import parallel_text
-from experiments.data import python_corpus
+from experiments.data import batches, canvas_tasks, parallel_text, python_corpus
 from experiments.devices import model_pair
 from experiments.scoring import task_rewards
 from experiments.training import steps as training_steps
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.checkpoints import digests
 from models.folders import resolve
 from models.huggingface import heads
 from models.text import tokenizers
-from models.transformer import presets
-from models.transformer import reward_model
+from models.transformer import presets, reward_model
 
 PRETRAINED = resolve.PRETRAINED
 NAMES = ("python-target", "python-draft")

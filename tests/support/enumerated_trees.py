@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.verifiers import conditional_transport
 from decoding_jax.testing import enumeration, exactness
 from decoding_jax.types import Draws
 
@@ -24,6 +25,14 @@ def static_trees(draft, layout, parents, tokens, valid):
   """A batch of trees, `[n, ...]`."""
   return enumeration.as_tree(draft, layout, tokens,
                              np.tile(parents, (len(tokens), 1)), valid)
+
+
+@functools.lru_cache(maxsize=None)
+def by_transport(children):
+  """Returns `conditional_transport.find` in the form of other searches."""
+  layout = tree_lib.static_layout(children)
+  return lambda uniforms, size, tree, probs: conditional_transport.find(
+      uniforms, layout, tree, probs)
 
 
 def joint_distribution(find, target, draft, children,

@@ -86,8 +86,7 @@ def _tensors(folder, fields, arch, heads):
       continue
     there = names.get_name(stem)
     assert there, name
-    result[f"{there}.{kind}"] = _converted(
-        x, stem, kind, fields, arch, heads)
+    result[f"{there}.{kind}"] = _converted(x, stem, kind, fields, arch, heads)
   stacked = {name: np.stack([parts[i] for i in range(len(parts))])
              for name, parts in experts.items()}
   return result | stacked

@@ -27,8 +27,7 @@ def check(context, state, result):
   tokens = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
   plain = feature_head.init(context.replace(
       prompts=tokens, prompt_lengths=state.length), state).carry
-  np.testing.assert_array_equal(result.caches[0].length,
-                                plain.caches[0].length)
+  np.testing.assert_array_equal(result.caches[0].length, plain.caches[0].length)
   scale = np.abs(plain.hidden).max()
   np.testing.assert_allclose(result.hidden / scale, plain.hidden / scale,
                              atol=1e-5)

@@ -159,8 +159,7 @@ def differences(heads, groups, number, slots=24, latent=0):
   mask = np.tril(np.ones((7, 7), bool))[None, 2:]
 
   def each(q, blocks):
-    shapes = ((2, rows, heads, channels, slots),
-              (2, rows, heads, slots, width))
+    shapes = ((2, rows, heads, channels, slots), (2, rows, heads, slots, width))
     cache = tuple((split_slots.zeros(x, jnp.float32, axis),)
                   for x, axis in zip(shapes, (-1, -2)))
     results = []

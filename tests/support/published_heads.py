@@ -1,5 +1,6 @@
 """Folders of small random heads, and what is drafted by them."""
 
+import functools
 import json
 
 import jax
@@ -11,6 +12,7 @@ import decoding_jax as dj
 from decoding_jax.kernels import random
 from decoding_jax.speculation import expanders
 from models import transformer
+from models.huggingface import heads
 from support import head_reference as reference
 from support import tiny_models as tiny
 
@@ -45,6 +47,14 @@ def write(folder, fields, tensors):
   return folder
 
 
+def loaded(folder, fields, tensors, file="model.safetensors"):
+  """Writes a head; returns it as it is loaded, its tensors in float64."""
+  write(folder, fields, tensors)
+  (folder / "model.safetensors").rename(folder / file)
+  assert heads.is_head(folder)
+  return heads.load(folder, TARGET), as_numpy(tensors)
+
+
 def layer(prefix, inputs=DIM, qk_norm=False):
   """Shapes of the tensors of a layer of Llama or Qwen3."""
   shapes = {"self_attn.q_proj": (16, inputs), "self_attn.k_proj": (8, inputs),
@@ -66,41 +76,47 @@ def drawn(shapes):
 
 def features(params, kept):
   """`[T - 1, F]` of each of the layers, of all of the text but the root."""
-  lm = transformer.with_features(TARGET, tuple(sorted(set(kept))))
+  layers = tuple(sorted(set(kept)))
+  results = dict(zip(layers, _features(
+      transformer.with_features(TARGET, layers), params)))
+  return [np.asarray(results[i][0, :-1], np.float64) for i in kept]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _features(lm, params):
   fresh, size = lm.init_cache(1, len(TEXT)), len(TEXT)
-  _, block = lm.forward(
+  return lm.forward(
       params, TEXT[None], np.arange(size)[None], lm.init_cache(1, 0),
       dj.Block(fresh.keys, fresh.values, fresh.features), 0,
-      np.tril(np.ones((1, size, size), bool)))
-  results = dict(zip(sorted(set(kept)), block.features[dj.HIDDEN_STATES]))
-  return [np.asarray(results[i][0, :-1], np.float64) for i in kept]
+      np.tril(np.ones((1, size, size), bool)))[1].features[dj.HIDDEN_STATES]
 
 
 def drafted(loaded, target_params):
   """A greedy chain: its tokens, and the log-probabilities of each level."""
   head, params, kept = loaded
-  read = [jnp.asarray(x, jnp.float32)[None] for x in features(target_params,
-                                                              kept)]
-  # In two parts, the second one padded.
-  state = head.init(1, 32)
-  pad = lambda x: jnp.pad(x, ((0, 0), (0, 1)) + ((0, 0),) * (x.ndim - 2))
-  after = jnp.asarray(TEXT[None, 1:], jnp.int32)
-  for part, count in ((slice(0, 4), 4), (slice(4, None), 2)):
-    more = pad if count == 2 else (lambda x: x)
-    state = head.read(params, target_params, state,
-                      tuple(more(x[:, part]) for x in read),
-                      more(after[:, part]), jnp.array([count]))
+  read = tuple(jnp.asarray(x, jnp.float32)[None]
+               for x in features(target_params, kept))
+  tree = _tree(head, params, target_params, read)
+  return np.asarray(tree.tokens[0, 1:]), np.asarray(tree.log_probs[0])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _tree(head, params, target_params, read):
+  """The chain that is drafted after the text, read in parts of one size."""
+  state, after = head.init(1, 32), jnp.asarray(TEXT[None, 1:], jnp.int32)
+  pad = lambda x: jnp.pad(x, ((0, 0), (0, 2)) + ((0, 0),) * (x.ndim - 2))
+  for start, count in ((0, 4), (4, 2)):
+    part = lambda x, start=start: pad(x)[:, start:start + 4]
+    state = head.read(params, target_params, state, tuple(map(part, read)),
+                      part(after), jnp.array([count]))
   root = after[:, -1]
-  chain = expanders.top_k((1,) * DEPTH)
   draft = head.start(params, target_params, state, root, DEPTH)
-  warper = sampling.make_warper(dj.Sampling(temperature=_TEMPERATURE), 1,
-                                VOCAB)
-  tree, _ = expanders.grow_by(
-      random.split(jax.random.key(0), 1), chain, root,
+  warper = sampling.make_warper(dj.Sampling(temperature=_TEMPERATURE), 1, VOCAB)
+  return expanders.grow_by(
+      random.split(jax.random.key(0), 1), expanders.top_k((1,) * DEPTH), root,
       lambda tree, level, nodes, draft: head.logits(
           params, target_params, state, draft, tree, level, nodes),
-      draft, VOCAB, warper)
-  return np.asarray(tree.tokens[0, 1:]), np.asarray(tree.log_probs[0])
+      draft, VOCAB, warper)[0]
 
 
 def log_softmax(x):
@@ -121,6 +137,26 @@ def check_chain(actual, own):
     np.testing.assert_array_equal(np.isinf(log_probs[level]), ~inside)
     np.testing.assert_allclose(log_probs[level][inside], expected[inside],
                                atol=1e-4)
+
+
+def check_recurrent(loaded_head, target_params, read, layers, output):
+  """Checks the chain of a head that goes on from its own outputs.
+
+  Args:
+    loaded_head: a head.
+    target_params: of the target.
+    read: `[T - 1, F]`, what it reads of the text.
+    layers: `(tokens, read) -> [T, F]`, its outputs.
+    output: `[F] -> [V]`, the logits of an output.
+  """
+  def logits(drafts):
+    hidden = read
+    for count in range(len(drafts) + 1):
+      out = layers(after(drafts[:count]), hidden)
+      hidden = np.concatenate([hidden, out[-1:]])
+    return output(out[-1])
+
+  check_chain(drafted(loaded_head, target_params), logits)
 
 
 def text_before(loaded, target_params):

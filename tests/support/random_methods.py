@@ -26,8 +26,7 @@ class Draws:
     return int(self.rng.integers(low, high + 1))
 
   def branching(self, depth=DEPTH):
-    return tuple(self.size(1, self.width)
-                 for _ in range(self.size(1, depth)))
+    return tuple(self.size(1, self.width) for _ in range(self.size(1, depth)))
 
   def children(self):
     """Returns children of each node, level after level, of a small tree."""
@@ -109,8 +108,7 @@ _DRAFTERS = {
         "aded": lambda d: dict(nodes=d.size(3, 5), depth=d.size(1, 3),
                                branching=d.width, buckets=16),
         "autoregressive": lambda d: {},
-        "stochastic_beam_search": lambda d: dict(
-            num_beams=d.size(1, d.width))}}
+        "stochastic_beam_search": lambda d: dict(num_beams=d.size(1, d.width))}}
 NAMES = frozenset(name for makers in _DRAFTERS.values() for name in makers)
 
 

@@ -4,6 +4,8 @@ A distribution is a table `[V, V]` of the next token by the last one; a text a
 tuple of tokens.
 """
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,6 +106,16 @@ def draw(method, distributions, sampling, rows=ROWS, length=LENGTH, **kwargs):
       target_params=model.params, max_new_tokens=length, eos_id=EOS,
       sampling=sampling, **kwargs)
   return jax.tree.map(np.asarray, out)
+
+
+def fit(out, probs):
+  """The p-value of the texts of a generation, by a dict of probabilities."""
+  counts = collections.Counter(
+      tuple(tokens[1:length].tolist())
+      for tokens, length in zip(out.tokens, out.lengths))
+  known = {*probs, *counts}
+  return exactness.p_value(np.array([counts[text] for text in known], float),
+                           np.array([probs.get(text, 0.0) for text in known]))
 
 
 def ordered_counts(out, known, width):

@@ -14,33 +14,39 @@ from support import tiny_models as tiny
 
 TARGET = dataclasses.replace(tiny.LLAMA, vocab_size=4)
 LAYER = dataclasses.replace(TARGET, num_layers=1)
-_LAST = TARGET.num_layers - 1
-_ALL = tuple(range(TARGET.num_layers))
-# Module, config, and the layers of the target that a head reads.
-HEADS = {
-    "medusa": (medusa, medusa.Config(heads=3), (_LAST,)),
-    "eagle1": (eagle, eagle.Config(LAYER, version=1, bias=True), (_LAST,)),
-    "eagle3": (eagle, eagle.Config(LAYER, draft_vocab=3, own_embedding=True),
-               (0, 1, 1)),
-    "p-eagle": (parallel_eagle, parallel_eagle.Config(
-        TARGET, depth=3, mask_token=2, draft_vocab=3, num_features=2), _ALL),
-    "mtp": (mtp, mtp.Config(mtp.layer_of(TARGET)), (_LAST,)),
-    "dflash": (block, block.Config(dataclasses.replace(TARGET, qk_norm=True),
-                                   block_size=4, num_features=2), _ALL),
-    "dspark": (block, block.Config(LAYER, block_size=3, num_features=2,
-                                   markov_rank=2, from_root=True), _ALL),
-    "ubtree": (block, block.Config(LAYER, block_size=4, num_features=2,
-                                   markov_rank=2, markov_root=False), _ALL),
-    "jetspec": (block, block.Config(LAYER, block_size=4, causal=True),
-                (_LAST,)),
-    "fspad": (eagle, eagle.Config(LAYER, version=1, bias=True,
-                                  sampled_features=True, decoupled=True),
-              (_LAST,)),
-    "hydra": (hydra, hydra.Config(heads=3, blocks=2), (_LAST,)),
-    "hydra++": (hydra, hydra.Config(heads=3, prefix=LAYER), (_LAST,)),
-    "clover1": (clover, clover.Config(LAYER, version=1), (_LAST,)),
-    "clover2": (clover, clover.Config(TARGET, own_embedding=True), (_LAST,)),
-    "chimera": (chimera, chimera.Config(LAYER, heads=3), (_LAST,))}
+
+
+def of_target(target):
+  """Returns modules, configs, and the layers of the target that heads read."""
+  layer = dataclasses.replace(target, num_layers=1)
+  last, every = target.num_layers - 1, tuple(range(target.num_layers))
+  return {
+      "medusa": (medusa, medusa.Config(heads=3), (last,)),
+      "eagle1": (eagle, eagle.Config(layer, version=1, bias=True), (last,)),
+      "eagle3": (eagle, eagle.Config(layer, draft_vocab=3, own_embedding=True),
+                 (0, 1, 1)),
+      "p-eagle": (parallel_eagle, parallel_eagle.Config(
+          target, depth=3, mask_token=2, draft_vocab=3, num_features=2), every),
+      "mtp": (mtp, mtp.Config(mtp.layer_of(target)), (last,)),
+      "dflash": (block, block.Config(dataclasses.replace(target, qk_norm=True),
+                                     block_size=4, num_features=2), every),
+      "dspark": (block, block.Config(layer, block_size=3, num_features=2,
+                                     markov_rank=2, from_root=True), every),
+      "ubtree": (block, block.Config(layer, block_size=4, num_features=2,
+                                     markov_rank=2, markov_root=False), every),
+      "jetspec": (block, block.Config(layer, block_size=4, causal=True),
+                  (last,)),
+      "fspad": (eagle, eagle.Config(layer, version=1, bias=True,
+                                    sampled_features=True, decoupled=True),
+                (last,)),
+      "hydra": (hydra, hydra.Config(heads=3, blocks=2), (last,)),
+      "hydra++": (hydra, hydra.Config(heads=3, prefix=layer), (last,)),
+      "clover1": (clover, clover.Config(layer, version=1), (last,)),
+      "clover2": (clover, clover.Config(target, own_embedding=True), (last,)),
+      "chimera": (chimera, chimera.Config(layer, heads=3), (last,))}
+
+
+HEADS = of_target(TARGET)
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,7 +1,5 @@
 """Conditional optimal transport, enumerated over all draws of greedy drafts."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,18 +19,10 @@ PEAKED = np.tile([0.8, 0.1, 0.06, 0.04], (4, 1)), np.tile(
     [0.6, 0.2, 0.1, 0.1], (4, 1))
 
 
-@functools.lru_cache(maxsize=None)
-def finder(children):
-  """`conditional_transport.find` in the form of the others."""
-  layout = tree_lib.static_layout(children)
-  return lambda uniforms, size, tree, probs: conditional_transport.find(
-      uniforms, layout, tree, probs)
-
-
 def joint_distribution(target, draft, children,
                        draws=enumerated_trees.greedy_and_sample):
-  return enumerated_trees.joint_distribution(finder(children), target, draft,
-                                             children, draws)
+  return enumerated_trees.joint_distribution(
+      enumerated_trees.by_transport(children), target, draft, children, draws)
 
 
 def test_control_children_that_are_all_drawn():
@@ -40,13 +30,6 @@ def test_control_children_that_are_all_drawn():
   probs, _ = joint_distribution(target, draft, ((2,),),
                                 enumerated_trees.without_replacement)
   assert np.abs(probs.sum(axis=1) - target[0]).max() > 1e-3
-
-
-def test_equal_distributions_accept_a_leaf():
-  target, _ = exactness.random_tables(3)
-  probs, emitted = joint_distribution(target, target, ((2,), (2, 1)))
-  np.testing.assert_allclose(emitted, 3, rtol=1e-12)
-  assert not enumerated_trees.wrong(probs, target)
 
 
 def test_peaked_distributions_accept_more_than_by_traversal():
@@ -62,29 +45,6 @@ def test_peaked_distributions_accept_more_than_by_traversal():
   assert result > rival + 0.01
 
 
-@pytest.mark.long
-def test_a_chain_is_block_verification():
-  """In float32, as it runs: the same node, the same distribution."""
-  target, draft = exactness.random_tables(20, 5, 5)
-  children = ((1,),) * 4
-  layout, parents = enumerated_trees.shape(children)
-  rng = np.random.default_rng(0)
-  tokens = np.zeros((200, len(parents)), np.int32)
-  for i in range(1, len(parents)):
-    tokens[:, i] = [rng.choice(20, p=draft[x]) for x in tokens[:, i - 1]]
-  valid = np.arange(len(parents)) < rng.integers(1, 6, (200, 1))
-  trees = jax.tree.map(jnp.asarray, enumerated_trees.static_trees(
-      draft, layout, parents, tokens, valid))
-  uniforms = rng.random(tokens.shape, np.float32)
-  actual, expected = (
-      jax.vmap(lambda u, tree: enumerated_trees.run(
-          find, 1, u, tree, jnp.asarray(target, jnp.float32)))(uniforms, trees)
-      for find in (finder(children), traversal.of_chain))
-  np.testing.assert_array_equal(actual[0], expected[0])
-  np.testing.assert_allclose(actual[1], expected[1], atol=2e-6)
-  assert len(set(np.asarray(actual[0]).tolist())) == len(parents)
-
-
 def test_post_order():
   for layout in (tree_lib.static_layout(((2,), (2, 2))),
                  tree_lib.product_layout((2, 2))):
@@ -97,8 +57,7 @@ def test_post_order():
 
 def test_greedy_drafts():
   """Their first sibling is drawn of what the others leave."""
-  expander = expanders.static_tree(((3,), (2, 1, 0)),
-                                   dj.Draws.ONE_SAMPLED)
+  expander = expanders.static_tree(((3,), (2, 1, 0)), dj.Draws.ONE_SAMPLED)
   probs = jnp.array([[0.1, 0.4, 0.3, 0.2], [0.1, 0.2, 0.3, 0.4],
                      [0.0, 0.0, 1.0, 0.0]])
   expand = jax.jit(jax.vmap(lambda key: expander.expand(

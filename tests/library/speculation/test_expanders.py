@@ -313,8 +313,7 @@ def test_distributions_are_those_of_plain_forwards(name, config):
 
 def test_the_late_token_is_computed():
   """Slot 0 holds the keys of the token that the cache lacks."""
-  _, block, model = grow_on_transformer(DRAFTERS["gumbel_tree"],
-                                        tiny.LLAMA)
+  _, block, model = grow_on_transformer(DRAFTERS["gumbel_tree"], tiny.LLAMA)
   _, plain = tiny.causal(model, TEXTS)
   for row in np.flatnonzero(CACHED == ENDS - 2):
     for actual, expected in zip(block.keys, plain.keys):

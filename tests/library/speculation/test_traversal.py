@@ -13,8 +13,9 @@ from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation.verifiers import paths as paths_lib
 from decoding_jax.speculation.verifiers import traversal
 from decoding_jax.testing import exactness
-from support.enumerated_trees import (continued, joint_distribution, run, shape,
-                                      static_trees, wrong)
+from support.enumerated_trees import (
+    by_transport, continued, joint_distribution, run, shape, static_trees,
+    wrong)
 
 ROWS, LENGTH = 100_000, 4
 # Standard errors that a measured mean may lie off; a chance of 1 in 10^6.
@@ -43,35 +44,28 @@ def test_control_nodes_that_keep_their_chance(monkeypatch):
         exactness.joint_distribution(target, 0, probs.ndim)).max() > 1e-3
 
 
-def test_control_children_in_another_order():
-  """Siblings drawn in one order, and tested in that of their ids."""
-  def find(uniforms, size, tree, probs):
-    tokens = tree.tokens.at[1:].set(jnp.sort(tree.tokens[1:]))
-    return traversal.of_tree(uniforms, size, tree.replace(tokens=tokens), probs)
-
-  target, draft = exactness.random_tables(4, 0, 0)
-  probs, _ = joint_distribution(find, target, draft, ((2,),))
-  assert np.abs(probs.sum(axis=1) - target[0]).max() > 1e-3
-
-
-def test_a_chain_all_at_once_is_a_traversal():
-  """In float32, as it runs: the same node, the same distribution."""
-  target, draft = exactness.random_tables(50, 5, 5)
-  layout, parents = shape(((1,),) * 5)
+@pytest.mark.parametrize("size, depth, find, other", [
+    (50, 5, traversal.of_chain, traversal.of_tree),
+    pytest.param(20, 4, by_transport(((1,),) * 4), traversal.of_chain,
+                 marks=pytest.mark.long)], ids=["traversal", "transport"])
+def test_searches_of_a_chain_agree(size, depth, find, other):
+  """In float32, as they run: the same node, the same distribution."""
+  target, draft = exactness.random_tables(size, 5, 5)
+  layout, parents = shape(((1,),) * depth)
   rng = np.random.default_rng(0)
-  tokens = np.zeros((200, len(parents)), np.int32)
-  for i in range(1, len(parents)):
-    tokens[:, i] = [rng.choice(50, p=draft[x]) for x in tokens[:, i - 1]]
-  valid = np.arange(len(parents)) < rng.integers(2, 7, (200, 1))
-  trees = static_trees(draft, layout, parents, tokens, valid)
+  tokens = np.zeros((200, depth + 1), np.int32)
+  for i in range(1, depth + 1):
+    tokens[:, i] = [rng.choice(size, p=draft[x]) for x in tokens[:, i - 1]]
+  valid = np.arange(depth + 1) < rng.integers(2, depth + 2, (200, 1))
+  trees = jax.tree.map(jnp.asarray, static_trees(draft, layout, parents, tokens,
+                                                 valid))
   uniforms = rng.random(tokens.shape, np.float32)
   actual, expected = (
-      jax.vmap(lambda u, tree: run(find, 1, u, tree, jnp.asarray(
-          target, jnp.float32)))(uniforms, jax.tree.map(jnp.asarray, trees))
-      for find in (traversal.of_chain, traversal.of_tree))
+      jax.vmap(lambda u, tree: run(x, 1, u, tree, jnp.asarray(
+          target, jnp.float32)))(uniforms, trees) for x in (find, other))
   np.testing.assert_array_equal(actual[0], expected[0])
   np.testing.assert_allclose(actual[1], expected[1], atol=2e-6)
-  assert len(set(np.asarray(actual[0]).tolist())) == 6
+  assert len(set(np.asarray(actual[0]).tolist())) == depth + 1
 
 
 @pytest.mark.cases(1)

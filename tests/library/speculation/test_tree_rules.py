@@ -40,9 +40,46 @@ def test_joint_distribution_of_a_call(rule, draws, size, zeros, children):
   assert enumeration.error(verifier, trees, target) < 1e-12
 
 
+@pytest.mark.parametrize("rule", ["traversal", "layer"])
+def test_control_children_in_another_order(rule):
+  """Siblings drawn in one order, and tested in that of their ids."""
+  target, draft = exactness.random_tables(V)
+  trees = enumeration.fixed_trees(draft, ((2,),))
+  tokens = np.array(trees.tree.tokens)
+  tokens[:, 1:].sort(axis=1)
+  assert enumeration.error(
+      verifiers.of_name(rule, [Draws.WITHOUT_REPLACEMENT])[1],
+      trees._replace(tree=trees.tree.replace(tokens=tokens)), target) > 1e-3
+
+
+@pytest.mark.long
+def test_expected_tokens_of_layers():
+  """On a chain as block verification does; on a tree, less than traversal."""
+  target, draft = (np.tile(probs, (3, 1)) for probs in (
+      [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]))
+  for children in (((1,), (1,)), PAIRS):
+    trees = enumeration.fixed_trees(draft, children)
+    result, rival = (enumeration.joint_distribution(x, trees, target)[1]
+                     for x in (layers.verifier(), traversal.of_tree))
+    if children == PAIRS:
+      assert result < rival
+    else:
+      np.testing.assert_allclose(result, rival, rtol=1e-9)
+
+
+def test_layers_of_disjoint_supports_reject_everything():
+  target, draft = np.tile([0.5, 0.5, 0, 0], (4, 1)), np.tile(
+      [0, 0, 0.5, 0.5], (4, 1))
+  chances, rests = enumeration.ends(
+      layers.verifier(), enumeration.fixed_trees(draft, PAIRS), target)
+  assert chances[0].tolist() == [1, 0, 0, 0, 0, 0, 0]
+  np.testing.assert_allclose(rests[0, 0], target[0])
+
+
 @pytest.mark.parametrize("method, length", [
     (methods.rsd_c((2, 2), "traversal"), 3),
     (methods.rsd_c((2, 2), "layer"), 3),
+    (methods.rsd_c((2, 2), "conditional_ot"), 3),
     (methods.specinfer(1, 3, verification="gbv"), 4)])
 def test_equal_distributions_accept_a_leaf(method, length):
   target, _ = exactness.random_tables(V)

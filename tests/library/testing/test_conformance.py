@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from decoding_jax.testing import conformance
-from models import cacheless
-from models import tabular
-from models import transformer
+from models import cacheless, tabular, transformer
 from support import tiny_models as tiny
 
 MODEL = tiny.random_model(tiny.LLAMA)

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.checkpoints import digests
 from models.folders import resolve
 from models.text import tokenizers

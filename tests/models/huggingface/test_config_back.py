@@ -6,9 +6,7 @@ import json
 import pytest
 
 from models.huggingface import config as hf_config
-from models.huggingface import llama
-from models.huggingface import masked
-from models.huggingface import tensor_names
+from models.huggingface import llama, masked, tensor_names
 from support import published_configs as published
 from support import tiny_models as tiny
 

@@ -13,8 +13,7 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from experiments.app import launch
 from experiments.devices import model_pair
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.huggingface import tensor_files
 from models.text import tokenizers
 from support import helpers
@@ -144,8 +143,7 @@ VARIANTS = {
     "granite 4.0 h, two groups": ("GraniteMoeHybrid", dict(
         _GRANITE_4_H, mamba_n_groups=2, position_embedding_type="rope",
         attention_bias=True, tie_word_embeddings=True)),
-    "gpt-neox": ("GPTNeoX", dict(
-        _SMALL, intermediate_size=24, rotary_pct=0.5)),
+    "gpt-neox": ("GPTNeoX", dict(_SMALL, intermediate_size=24, rotary_pct=0.5)),
     "gpt-neox, not parallel": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=1.0, attention_bias=False,
         use_parallel_residual=False)),

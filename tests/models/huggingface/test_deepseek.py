@@ -13,13 +13,10 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import conformance
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.heads import mtp
-from models.huggingface import block_scales
+from models.huggingface import block_scales, heads, tensor_files
 from models.huggingface import config as hf_config
-from models.huggingface import heads
-from models.huggingface import tensor_files
 from support import decoder_reference
 from support import published_configs as published
 from support import published_heads as hf
@@ -165,18 +162,15 @@ def test_the_next_token_module(tmp_path, monkeypatch):
   read = decoder_reference.rms(hf.features(target.params, loaded.kept)[0],
                                params["norm"]["scale"], eps)
 
-  def logits(drafts):
-    hidden = read
-    for count in range(len(drafts) + 1):
-      embeddings = params["embedding"][hf.after(drafts[:count])]
-      x = np.concatenate([decoder_reference.rms(embeddings, enorm, eps),
-                          decoder_reference.rms(hidden, hnorm, eps)], axis=-1)
-      out = decoder_reference.rms(decoder_reference.layer(
-          one, layer, x @ projection.T), last, eps)
-      hidden = np.concatenate([hidden, out[-1:]])
-    return out[-1] @ params["head"].T
+  def layers(tokens, hidden):
+    x = np.concatenate([
+        decoder_reference.rms(params["embedding"][tokens], enorm, eps),
+        decoder_reference.rms(hidden, hnorm, eps)], axis=-1)
+    return decoder_reference.rms(decoder_reference.layer(
+        one, layer, x @ projection.T), last, eps)
 
-  hf.check_chain(hf.drafted(loaded, target.params), logits)
+  hf.check_recurrent(loaded, target.params, read, layers,
+                     lambda x: x @ params["head"].T)
   with pytest.raises(ValueError, match="latent_dim=6: a head with latent"):
     heads.save(tmp_path / "saved", mtp, mtp.Config(one), loaded.params, (1,))
 

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.folders import atomic
 from models.huggingface import config as hf_config
-from models.huggingface import convert
-from models.huggingface import tensor_files
+from models.huggingface import convert, tensor_files
 from models.text import tokenizers
 from models.transformer import quantization
 from support import tiny_models as tiny

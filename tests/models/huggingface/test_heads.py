@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.heads import block
-from models.heads import eagle
-from models.heads import prompt_tokens
+from models.heads import block, eagle, prompt_tokens
 from models.huggingface import heads
 from support import head_reference as reference
 from support import published_heads as hf
@@ -38,30 +36,22 @@ def test_eagle3(tmp_path, target, flavour, qk_norm):
               "transformer_layer_config": {**hf.FIELDS, "model_type": "llama"},
               "eagle_aux_hidden_state_layer_ids": [1, 1, 2],
               "norm_before_residual": True}
-  folder = hf.write(tmp_path / "head", fields, w)
-  assert heads.is_head(folder)
-  loaded = heads.load(folder, _TARGET)
+  loaded, w = hf.loaded(tmp_path / "head", fields, w)
   assert loaded.kept == ((0, 0, 1) if flavour == "layers.0" else (1, 0, 0))
-  w = {name: np.asarray(x, np.float64) for name, x in w.items()}
-  table = w.get("embed_tokens.weight",
-                hf.as_numpy(target.params)["embedding"])
+  table = w.get("embed_tokens.weight", hf.as_numpy(target.params)["embedding"])
   read = np.concatenate(hf.features(target.params, loaded.kept), -1) @ w[
       "fc.weight"].T
 
-  def logits(drafts):
-    hidden = read
-    for count in range(len(drafts) + 1):
-      tokens = np.concatenate([hf.TEXT[1:], drafts[:count]]).astype(int)
-      out = reference.eagle3(w, flavour, table[tokens], hidden, hf.SIZES,
-                             flavour == "layers.0")
-      hidden = np.concatenate([hidden, out[-1:]])
-    result = reference.rms(out[-1], w["norm.weight"], 1e-6) @ w[
-        "lm_head.weight"].T
+  def output(x):
     spread = np.full(_VOCAB, -np.inf)
-    spread[ids] = result
+    spread[ids] = reference.rms(x, w["norm.weight"], 1e-6) @ w[
+        "lm_head.weight"].T
     return spread
 
-  hf.check_chain(hf.drafted(loaded, target.params), logits)
+  hf.check_recurrent(
+      loaded, target.params, read, lambda tokens, hidden: reference.eagle3(
+          w, flavour, table[tokens], hidden, hf.SIZES, flavour == "layers.0"),
+      output)
 
 
 @pytest.mark.parametrize("fields, kept", [
@@ -103,26 +93,14 @@ def test_eagle1(tmp_path, target, biases):
             "embed_tokens.weight": (_VOCAB, _DIM), **hf.layer("layers.0")}
   shapes |= {f"layers.0.self_attn.{name}.bias": shapes[
       f"layers.0.self_attn.{name}.weight"][:1] for name in biases}
-  w = hf.drawn(shapes)
-  folder = hf.write(tmp_path / "head", {
+  loaded, w = hf.loaded(tmp_path / "head", {
       **hf.FIELDS, "model_type": "llama",
-      "architectures": ["LlamaForCausalLM"]}, w)
-  assert heads.is_head(folder)
-  loaded = heads.load(folder, _TARGET)
-  w, own = hf.as_numpy(w), hf.as_numpy(target.params)
-  read = reference.rms(hf.features(target.params, loaded.kept)[0],
-                       own["norm"]["scale"], _TARGET.norm_eps)
-
-  def logits(drafts):
-    hidden = read
-    for count in range(len(drafts) + 1):
-      tokens = np.concatenate([hf.TEXT[1:], drafts[:count]]).astype(int)
-      out = reference.eagle1(w, w["embed_tokens.weight"][tokens], hidden,
-                             hf.SIZES)
-      hidden = np.concatenate([hidden, out[-1:]])
-    return out[-1] @ own["head"].T
-
-  hf.check_chain(hf.drafted(loaded, target.params), logits)
+      "architectures": ["LlamaForCausalLM"]}, hf.drawn(shapes))
+  read, _, output = hf.text_before(loaded, target.params)
+  hf.check_recurrent(
+      loaded, target.params, read, lambda tokens, hidden: reference.eagle1(
+          w, w["embed_tokens.weight"][tokens], hidden, hf.SIZES),
+      lambda x: x @ output.T)
 
 
 def test_medusa(tmp_path, target):
@@ -130,14 +108,10 @@ def test_medusa(tmp_path, target):
   for i in range(hf.DEPTH):
     shapes |= {f"{i}.0.linear.weight": (_DIM, _DIM),
                f"{i}.0.linear.bias": (_DIM,), f"{i}.1.weight": (_VOCAB, _DIM)}
-  w = hf.drawn(shapes)
-  folder = hf.write(tmp_path / "head", {"medusa_num_heads": 3,
-                                        "medusa_num_layers": 1}, w)
-  (folder / "model.safetensors").rename(folder / "medusa_lm_head.safetensors")
-  loaded = heads.load(folder, _TARGET)
-  w, own = hf.as_numpy(w), hf.as_numpy(target.params)
-  x = reference.rms(hf.features(target.params, loaded.kept)[0][-1],
-                    own["norm"]["scale"], _TARGET.norm_eps)
+  loaded, w = hf.loaded(
+      tmp_path / "head", {"medusa_num_heads": 3, "medusa_num_layers": 1},
+      hf.drawn(shapes), "medusa_lm_head.safetensors")
+  x = hf.text_before(loaded, target.params)[0][-1]
 
   def logits(drafts):
     i = len(drafts)
@@ -179,13 +153,10 @@ def test_blocks(tmp_path, target, name):
               "aux_hidden_state_layer_ids": [i + 1 for i in kept],
               "transformer_layer_config": {
                   **hf.FIELDS, "model_type": "qwen3", "num_hidden_layers": 2}}
-  w = hf.drawn(shapes)
-  folder = hf.write(tmp_path / "head", fields, w)
-  assert heads.is_head(folder)
-  loaded = heads.load(folder, _TARGET)
+  loaded, w = hf.loaded(tmp_path / "head", fields, hf.drawn(shapes))
   from_root = name in ("dspark", "from_root")
   assert loaded.head.depth == 3 + from_root
-  w, own = hf.as_numpy(w), hf.as_numpy(target.params)
+  own = hf.as_numpy(target.params)
   tokens = np.array([hf.TEXT[-1], 5, 5, 5])
   out = reference.block(
       w, 2, own["embedding"][tokens],
@@ -232,8 +203,7 @@ def test_blocks(tmp_path, target, name):
     ({"clover": {}}, {}, "no field 'num_layers' of clover"),
 ])
 def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
-  folder = _eagle3(tmp_path, {"model_type": "llama", **fields},
-                   tensors=tensors)
+  folder = _eagle3(tmp_path, {"model_type": "llama", **fields}, tensors=tensors)
   with pytest.raises(ValueError, match=message):
     heads.load(folder, _TARGET)
 
@@ -294,12 +264,17 @@ def test_a_block_of_some_tokens(tmp_path, target):
   whole = {"network": params["network"], "markov_in": params["markov_in"],
            "markov_out": out}
   full = dataclasses.replace(config, draft_vocab=0)
-  expected = hf.drafted((block.head(full, _TARGET), whole, actual.kept),
-                        target.params)[1][0][ids]
-  at_hand = hf.drafted(actual, target.params)[1][0]
-  assert set(np.flatnonzero(np.isfinite(at_hand))) == set(np.asarray(ids))
+  check_some_tokens(actual, (block.head(full, _TARGET), whole, actual.kept),
+                    target, ids)
+
+
+def check_some_tokens(actual, whole, target, ids):
+  """Compares a head of these tokens with one of all, renormalised."""
+  expected = hf.drafted(whole, target.params)[1][0][ids]
+  result = hf.drafted(actual, target.params)[1][0]
+  assert set(np.flatnonzero(np.isfinite(result))) == set(np.asarray(ids))
   np.testing.assert_allclose(
-      at_hand[ids], expected - np.logaddexp.reduce(expected), atol=1e-5)
+      result[ids], expected - np.logaddexp.reduce(expected), atol=1e-5)
 
 
 def test_rows_of_the_targets_output_layer(tmp_path, target):
@@ -316,13 +291,8 @@ def test_rows_of_the_targets_output_layer(tmp_path, target):
   np.testing.assert_array_equal(actual.params["output"], own[ids])
   full = eagle.Config(config.layer)
   whole = {"layer": {**actual.params["layer"], "output": own}}
-  expected = hf.drafted((eagle.head(full, _TARGET), whole, actual.kept),
-                        target.params)[1][0]
-  at_hand = hf.drafted(actual, target.params)[1][0]
-  assert set(np.flatnonzero(np.isfinite(at_hand))) == set(np.asarray(ids))
-  np.testing.assert_allclose(
-      at_hand[ids], expected[ids] - np.logaddexp.reduce(expected[ids]),
-      atol=1e-5)
+  check_some_tokens(actual, (eagle.head(full, _TARGET), whole, actual.kept),
+                    target, ids)
 
 
 def test_prompt_tokens(tmp_path):

@@ -13,9 +13,7 @@ import pytest
 
 from models import checkpoints
 from models.huggingface import config as hf_config
-from models.huggingface import config_fields
-from models.huggingface import convert
-from models.huggingface import tensor_files
+from models.huggingface import config_fields, convert, tensor_files
 from support import published_configs as published
 from support import tiny_models as tiny
 

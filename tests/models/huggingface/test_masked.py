@@ -15,8 +15,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 import decoding_jax as dj
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.huggingface import config as hf_config
 from support import published_configs as published
 

@@ -7,9 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from models.huggingface import convert
-from models.huggingface import heads
-from models.huggingface import tensor_files
+from models.huggingface import convert, heads, tensor_files
 from support import head_reference as reference
 from support import published_heads as hf
 from support import regressive_head_reference as regressive
@@ -26,13 +24,9 @@ def test_fspad(tmp_path, target):
             "fc.mlp.up_proj.weight": (24, _DIM),
             "fc.mlp.down_proj.weight": (_DIM, 24), **hf.layer("layers.0"),
             "layers.0.mlp.down_proj.weight": (2 * _DIM, 24)}
-  w = hf.drawn(shapes)
-  folder = hf.write(tmp_path / "head", {
+  loaded, w = hf.loaded(tmp_path / "head", {
       **hf.FIELDS, "model_type": "llama",
-      "architectures": ["LlamaForCausalLM"]}, w)
-  assert heads.is_head(folder)
-  loaded = heads.load(folder, _TARGET)
-  w = hf.as_numpy(w)
+      "architectures": ["LlamaForCausalLM"]}, hf.drawn(shapes))
   read, table, output = hf.text_before(loaded, target.params)
 
   def logits(drafts):
@@ -90,19 +84,15 @@ def test_mtp(tmp_path, target, name):
     read = reference.rms(read, own["norm"]["scale"], _TARGET.norm_eps)
   sizes = {**hf.SIZES, "eps": _TARGET.norm_eps}
 
-  def logits(drafts):
-    hidden = read
-    for count in range(len(drafts) + 1):
-      tokens = np.concatenate([hf.TEXT[1:], drafts[:count]]).astype(int)
-      embeddings = own["embedding"][tokens]
-      if name == "mimo":
-        embeddings[0] = 0
-      out = reference.mtp(w, _MTP[name], embeddings, hidden, sizes,
-                          name == "mimo")
-      hidden = np.concatenate([hidden, out[-1:]])
-    return out[-1] @ own["head"].T
+  def layers(tokens, hidden):
+    embeddings = own["embedding"][tokens]
+    if name == "mimo":
+      embeddings[0] = 0
+    return reference.mtp(w, _MTP[name], embeddings, hidden, sizes,
+                         name == "mimo")
 
-  hf.check_chain(hf.drafted(loaded, target.params), logits)
+  hf.check_recurrent(loaded, target.params, read, layers,
+                     lambda x: x @ own["head"].T)
 
 
 @pytest.mark.cases(1)
@@ -124,14 +114,12 @@ def test_hydra(tmp_path, target, arch):
                    f"{name}.{part}.bias": (_DIM,)}
     shapes |= {f"hydra_lm_head.{i}{last}.weight": (_VOCAB, _DIM),
                f"hydra_lm_head.{i}{last}.bias": (_VOCAB,)}
-  w = hf.drawn(shapes)
   fields = {"hydra_num_heads": hf.DEPTH, "hydra_num_layers": 2,
             "hydra_head_arch": arch, "grounded_heads": True}
-  folder = hf.write(tmp_path / "head", fields, w)
-  (folder / "model.safetensors").rename(folder / "hydra_lm_head.safetensors")
-  assert heads.is_head(folder)
-  loaded = heads.load(folder, _TARGET)
-  w, (read, table, _) = hf.as_numpy(w), hf.text_before(loaded, target.params)
+  folder = tmp_path / "head"
+  loaded, w = hf.loaded(folder, fields, hf.drawn(shapes),
+                        "hydra_lm_head.safetensors")
+  read, table, _ = hf.text_before(loaded, target.params)
   if arch == "prefix-mlp":
     read = regressive.layers(
         w, (f"{prefix}.layers.0",), f"{prefix}.norm.weight", read,
@@ -160,14 +148,12 @@ def test_clover2(tmp_path, target):
   for i in range(2):
     shapes |= {f"layers.{i}.input_layernorm.weight": (_DIM,),
                **hf.layer(f"layers.{i}")}
-  w = hf.drawn(shapes)
   # The base of the rotation is not that of the config.
-  folder = hf.write(tmp_path / "head", {
+  loaded, w = hf.loaded(tmp_path / "head", {
       **hf.FIELDS, "model_type": "llama", "architectures": ["LlamaForCausalLM"],
-      "rope_theta": 5e5, "clover": {"num_heads": 5, "num_layers": 2}}, w)
-  assert heads.is_head(folder)
-  loaded = heads.load(folder, _TARGET)
-  w, (_, _, output) = hf.as_numpy(w), hf.text_before(loaded, target.params)
+      "rope_theta": 5e5, "clover": {"num_heads": 5, "num_layers": 2}},
+                        hf.drawn(shapes))
+  _, _, output = hf.text_before(loaded, target.params)
   read = hf.features(target.params, loaded.kept)[0]
   table = w["clover_embed_tokens.weight"]
 
@@ -222,11 +208,9 @@ def test_p_eagle(tmp_path, target):
             "layers.0.hidden_norm.weight": (_DIM,),
             "layers.1.input_layernorm.weight": (_DIM,),
             **hf.layer("layers.0", 2 * _DIM), **hf.layer("layers.1")}
-  w = hf.drawn(shapes)
-  loaded = heads.load(hf.write(tmp_path / "head", {
+  loaded, w = hf.loaded(tmp_path / "head", {
       **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
-      "num_hidden_layers": 2, "ptd_token_id": 5}, w), _TARGET)
-  w = {name: np.asarray(x, np.float64) for name, x in w.items()}
+      "num_hidden_layers": 2, "ptd_token_id": 5}, hf.drawn(shapes))
   table = hf.as_numpy(target.params)["embedding"]
   read = np.concatenate(hf.features(target.params, loaded.kept), -1)
 

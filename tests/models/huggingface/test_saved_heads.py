@@ -12,48 +12,31 @@ import numpy as np
 import pytest
 
 from models import heads as registry
-from models.heads import block
-from models.heads import chimera
-from models.heads import clover
-from models.heads import eagle
-from models.heads import hydra
-from models.heads import medusa
-from models.heads import mtp
-from models.heads import parallel_eagle
+from models.heads import block, hydra
 from models.huggingface import heads
 from models.transformer import quantization
 from support import published_heads as hf
+from support import small_heads
 
 _TARGET = hf.TARGET
+# Files of blocks have norms of queries and keys.
+_WRITTEN = {name: (module, dataclasses.replace(
+    config, layers=dataclasses.replace(config.layers, qk_norm=True))
+                   if module is block else config, kept)
+            for name, (module, config, kept) in small_heads.of_target(
+                _TARGET).items()}
 
 
-_LAYER = dataclasses.replace(_TARGET, num_layers=1)
-_WRITTEN = {
-    "medusa": (medusa, medusa.Config(hf.DEPTH), (1,)),
-    "eagle1": (eagle, eagle.Config(_LAYER, version=1), (1,)),
-    "eagle3": (eagle, eagle.Config(_LAYER), (0, 0, 1)),
-    "p-eagle": (parallel_eagle, parallel_eagle.Config(
-        _TARGET, depth=hf.DEPTH), (0, 0, 1)),
-    "dspark": (block, block.Config(
-        dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
-        markov_rank=3, from_root=True), (0, 1)),
-    "ubtree": (block, block.Config(
-        dataclasses.replace(_LAYER, qk_norm=True), num_features=2,
-        markov_rank=3, markov_root=False), (0, 1)),
-    "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (1,)),
-    "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
-                                  sampled_features=True, decoupled=True), (1,)),
-    "hydra": (hydra, hydra.Config(hf.DEPTH, 2), (1,)),
-    "hydra++": (hydra, hydra.Config(hf.DEPTH, prefix=_LAYER), (1,)),
-    "clover1": (clover, clover.Config(_LAYER, version=1), (1,)),
-    "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (1,)),
-    "chimera": (chimera, chimera.Config(_LAYER, hf.DEPTH), (1,))}
+@functools.lru_cache(maxsize=None)
+def random_params(kind):
+  module, config, _ = _WRITTEN[kind]
+  return module.init(jax.random.key(2), config, _TARGET)
 
 
 def written(folder, kind):
   """Writes a head of random parameters, which are returned."""
   module, config, kept = _WRITTEN[kind]
-  params = module.init(jax.random.key(2), config, _TARGET)
+  params = random_params(kind)
   heads.save(folder, module, config, params, kept, {"loss": 1})
   return params
 
@@ -102,8 +85,7 @@ def test_matrices_are_saved_in_8_bits(tmp_path, kind):
   """Read as 8 bits they are those of the rounded head, and so are floats."""
   params = written(tmp_path / "head", kind)
   module, config, kept = _WRITTEN[kind]
-  heads.save(tmp_path / "narrow", module, config, params, kept,
-             weights="int8")
+  heads.save(tmp_path / "narrow", module, config, params, kept, weights="int8")
   rounded, result, whole = (
       heads.load(tmp_path / folder, _TARGET, weights=weights).params
       for folder, weights in (("head", "int8"), ("narrow", "int8"),
@@ -119,7 +101,7 @@ def test_matrices_are_saved_in_8_bits(tmp_path, kind):
   assert sizes[1] < .6 * sizes[0]
 
 
-@pytest.mark.cases(8)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", _WRITTEN)
 @pytest.mark.parametrize("narrow", [
     {"weights": "int8"}, {"weights": "bfloat16"}, {"dtype": "bfloat16"}],
@@ -129,7 +111,6 @@ def test_narrow_heads_draft_almost_alike(tmp_path, kind, narrow, target):
   whole, result = (hf.drafted(heads.load(tmp_path / "head", _TARGET, **more),
                               target.params)[1] for more in ({}, narrow))
   np.testing.assert_allclose(result[0], whole[0], atol=.01)
-  assert np.isfinite(result).all()
 
 
 def test_a_head_of_ones_own(tmp_path, target, monkeypatch):
@@ -163,7 +144,7 @@ def test_a_head_of_ones_own(tmp_path, target, monkeypatch):
 
 @dataclasses.dataclass(frozen=True)
 class _Nested:
-  layer: object = _LAYER
+  layer: object = _TARGET
 
 
 def test_control_a_config_that_needs_a_format(tmp_path):

@@ -69,8 +69,7 @@ def test_several_files(path):
     (tensor((3,), (1,), count=48, kind="Byte"), "has type uint8; F64, F32")])
 def test_tensors_that_are_not_read(path, instructions, refusal):
   """A file may have some that no model needs, such as masks."""
-  write(path, state_dict({"mask": instructions,
-                          "matrix": tensor((2,), (1,))}))
+  write(path, state_dict({"mask": instructions, "matrix": tensor((2,), (1,))}))
   tensors = tensor_files.tensors(path.parent)
   assert tensors["matrix"].read().tolist() == [0, 1]
   with pytest.raises(AssertionError, match=refusal):

@@ -5,8 +5,7 @@ import pytest
 import tokenizers as library
 
 import decoding_jax as dj
-from models.text import batching
-from models.text import tokenizers
+from models.text import batching, tokenizers
 
 TOKENIZER = tokenizers.train(["a cat sat on a mat"] * 3, 270)
 

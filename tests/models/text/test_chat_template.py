@@ -37,8 +37,7 @@ def test_chat_templates(files, tmp_path):
   [prompt] = prompt_tasks.load(config, pair).prompts
   text = pair.tokenizer.decode(prompt)
   assert text.startswith("<s>[system]Be brief.[user]Question: A box holds")
-  assert text.endswith(
-      "#### 40[user]Question: 1 + 1?\nAnswer:[assistant]")
+  assert text.endswith("#### 40[user]Question: 1 + 1?\nAnswer:[assistant]")
   with pytest.raises(ValueError, match="refuses the messages: role tool"):
     chat_template.load(tmp_path)([{"role": "tool", "content": ""}])
 

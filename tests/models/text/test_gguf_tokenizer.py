@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tokenizers as library
 
-from models.text import chat_template
-from models.text import tokenizers
+from models.text import chat_template, tokenizers
 from support import gguf_writer
 
 gguf = gguf_writer.gguf
@@ -160,8 +159,7 @@ def test_settings_and_chat_template(tmp_path):
   assert tokenizers.eos_ids(tokenizer, path) == (end,)
   # What only fills the vocabulary up is no token; digits stand alone.
   assert tokenizer.token_to_id("[PAD333]") is None
-  assert tokenizer.encode("a 12<sep>").tokens == [
-      "a", "Ġ", "1", "2", "<sep>"]
+  assert tokenizer.encode("a 12<sep>").tokens == ["a", "Ġ", "1", "2", "<sep>"]
   encode = chat_template.encoder(path, tokenizer)
   assert encode([{"role": "user", "content": "a"}]).tokens == [
       "<|user|>", "a", "<|end|>"]

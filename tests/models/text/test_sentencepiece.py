@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from models.text import sentencepiece
-from models.text import tokenizers
+from models.text import sentencepiece, tokenizers
 
 spm = pytest.importorskip("sentencepiece",
                           reason="needs pip install -e '.[hf]'")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from models.text import chat_template
-from models.text import tokenizers
+from models.text import chat_template, tokenizers
 
 _LOOP = ("{% set ns = namespace(x=START) %}{% for i in range(60) %}"
          "{% set ns.x = STEP %}{% endfor %}{{ ns.x }}")

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from models import transformer
-from models.text import text_scorer
-from models.text import tokenizers
+from models.text import text_scorer, tokenizers
 from support import tiny_models as tiny
 
 SIZES = transformer.Config(

@@ -7,9 +7,7 @@ import tokenizers as library
 
 from models import checkpoints
 from models.huggingface import tensor_files
-from models.text import batching
-from models.text import tokenizer_files
-from models.text import tokenizers
+from models.text import batching, tokenizer_files, tokenizers
 
 TEXTS = ["def f(x):\n    return x\n", "def g(y):\n    return f(y)\n"] * 4
 

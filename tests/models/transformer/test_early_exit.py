@@ -60,8 +60,7 @@ def test_scanned_parameters_are_not_copied():
     program = jax.make_jaxpr(lambda params, tokens: transformer.causal_logits(
         lm, {**params, "layers": jax.tree.map(take, params["layers"])},
         tokens))(params, jnp.zeros((1, 4), jnp.int32))
-    return {v.aval.shape for equation in program.eqns
-            for v in equation.outvars}
+    return {v.aval.shape for equation in program.eqns for v in equation.outvars}
 
   assert not made(transformer.early_exit(config, 2), lambda x: x) & sizes
   short = transformer.language_model(transformer.first_layers(config, 2))

@@ -50,8 +50,7 @@ def test_only_experts_in_use_are_read(used):
     expected += share[:, i:i + 1] * np.asarray(hidden @ down[i].T)
   unused = np.setdiff1d(np.arange(E), used)
   spoiled = [kernel.at[unused].set(jnp.nan) for kernel in (gate, up, down)]
-  mix = jax.jit(lambda *arrays: moe.mix(*arrays[:2], jax.nn.silu,
-                                        *arrays[2:]))
+  mix = jax.jit(lambda *arrays: moe.mix(*arrays[:2], jax.nn.silu, *arrays[2:]))
   actual = mix(jnp.asarray(share), x, *spoiled)
   np.testing.assert_allclose(actual, expected, atol=1e-5)
   if used:

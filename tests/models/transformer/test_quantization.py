@@ -1,4 +1,4 @@
-"""Weights of eight bits: rounded right, multiplied right, read one by one."""
+"""Weights of 8 bits, rounded and read one by one, and of 16 bits."""
 
 import dataclasses
 import gc
@@ -11,10 +11,8 @@ import pytest
 
 import decoding_jax as dj
 from experiments.training import steps as training_steps
-from models import checkpoints
-from models import transformer
-from models.transformer import linear_ops
-from models.transformer import quantization
+from models import checkpoints, transformer
+from models.transformer import linear_ops, quantization
 from support import tiny_models as tiny
 
 CONFIGS = {
@@ -25,16 +23,25 @@ CONFIGS = {
 TOKENS = np.arange(10, dtype=np.int32).reshape(2, 5)
 
 
-def in_8_bits(config, model=None):
-  return tiny.Model(*checkpoints.quantize(
-      config, (model or tiny.random_model(config)).params))
+EACH = pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 
 
-def dequantized(params, dtype="float32"):
-  return jax.tree.map(lambda x: quantization.dequantize(x, dtype)
-                      if quantization.is_matrix(x) else x,
-                      params,
-                      is_leaf=quantization.is_matrix)
+def narrow(config, weights="int8", model=None):
+  """The model with matrices of 8 or 16 bits."""
+  params = (model or tiny.random_model(config)).params
+  if weights == "int8":
+    return tiny.Model(*checkpoints.quantize(config, params))
+  config = dataclasses.replace(config, weights=weights)
+  return tiny.Model(transformer.language_model(config), jax.tree.map(
+      lambda kind, x: x.astype(kind.dtype), transformer.abstract_params(config),
+      params))
+
+
+def widened(params, dtype="float32"):
+  """The same numbers in one type."""
+  return jax.tree.map(
+      lambda x: quantization.dequantize(x, dtype) if quantization.is_matrix(x)
+      else x.astype(dtype), params, is_leaf=quantization.is_matrix)
 
 
 def equal(some, others):
@@ -78,20 +85,30 @@ def test_matrices_of_the_host_are_rounded_alike(monkeypatch):
     equal(result, quantization.quantize(x))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("width", [1, 3, 8, 17])
+@pytest.mark.parametrize("weights, dtype", [
+    ("int8", "float32"), ("int8", "bfloat16"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("width", [1, 3, 8, 17, 80])
 @pytest.mark.parametrize("kernels", ["native", "xla"])
-def test_products(dtype, width, kernels, monkeypatch):
+def test_products(weights, dtype, width, kernels, monkeypatch):
   monkeypatch.setenv("DECODING_JAX_KERNELS", kernels)
-  kernel = quantization.quantize(jax.random.normal(jax.random.key(0), (10, 16)))
+  whole = jax.random.normal(jax.random.key(0), (10, 16))
   x = jax.random.normal(jax.random.key(1), (width, 16), dtype)
-  expected = np.float64(x) @ (np.float64(kernel.values) * kernel.scales).T
-  got = linear_ops.matmul(x, kernel)
+  if weights == "int8":
+    kernel = quantization.quantize(whole)
+    numbers = np.float64(kernel.values) * kernel.scales
+  else:
+    kernel = whole.astype(weights)
+    numbers = np.float64(kernel)
+  expected = np.float64(x) @ numbers.T
+  got, parts = (linear_ops.matmul(x, kernel),
+                linear_ops.by_inputs(x, kernel, 4))
   assert got.dtype == jnp.float32 and got.shape == (width, 10)
-  assert error(got, expected) < 1e-5
-  parts = linear_ops.by_inputs(x, kernel, 4)
   assert parts.shape == (4, width, 10)
-  assert error(parts.sum(axis=0), expected) < 1e-5
+  assert max(error(y, expected) for y in (got, parts.sum(axis=0))) < 1e-5
+  if weights == "bfloat16":
+    # Control: activations of 16 bits show.
+    assert error(linear_ops.matmul(x.astype(jnp.bfloat16), kernel),
+                 expected) > 1e-3
 
 
 def test_rows_of_a_table():
@@ -102,67 +119,77 @@ def test_rows_of_a_table():
       quantization.dequantize(table, "float32")[index])
 
 
-@pytest.mark.cases(2)
+def test_slopes_of_weights_in_16_bits():
+  kernel = jax.random.normal(jax.random.key(0), (4, 6), jnp.bfloat16)
+  x = jax.random.normal(jax.random.key(1), (3, 6))
+  of = lambda product: jax.grad(lambda *arrays: (product(*arrays)**2).sum(),
+                                argnums=(0, 1))(x, kernel)
+  for got, expected in zip(of(linear_ops.matmul), of(
+      lambda x, kernel: x @ kernel.astype(x.dtype).T)):
+    assert got.dtype == expected.dtype
+    np.testing.assert_allclose(got.astype(np.float32),
+                               expected.astype(np.float32), rtol=2e-2)
+
+
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_forward_is_that_of_the_rounded_weights(name):
-  config = CONFIGS[name]
-  model, result = tiny.random_model(config), in_8_bits(config)
-  whole = tiny.Model(model.lm, dequantized(result.params))
-  logits, same, others = (tiny.causal(x, TOKENS)[0]
-                          for x in (result, whole, model))
+@EACH
+def test_forward_is_that_of_the_same_numbers_in_float32(name, weights):
+  model = tiny.random_model(CONFIGS[name])
+  result = narrow(CONFIGS[name], weights)
+  logits, same, others = (tiny.causal(x, TOKENS)[0] for x in (
+      result, tiny.Model(model.lm, widened(result.params)), model))
   assert error(logits, same) < 1e-4
   # Control: rounding shows.
-  assert error(logits, others) > 1e-2
+  assert error(logits, others) > {"int8": 1e-2, "bfloat16": 1e-3}[weights]
 
 
 def test_forward_in_16_bits():
   """Where products are of bfloat16 the rest rounds as much as ever."""
   config = dataclasses.replace(tiny.LLAMA, dtype="bfloat16")
-  model, result = tiny.random_model(tiny.LLAMA), in_8_bits(config)
-  whole = tiny.Model(model.lm, dequantized(result.params))
+  model, result = tiny.random_model(tiny.LLAMA), narrow(config)
+  whole = tiny.Model(model.lm, widened(result.params))
   logits, exact = (tiny.causal(x, TOKENS)[0] for x in (result, whole))
   same, _ = tiny.causal(tiny.Model(
-      tiny.random_model(config).lm, dequantized(result.params, "bfloat16")),
+      tiny.random_model(config).lm, widened(result.params, "bfloat16")),
                         TOKENS)
   assert logits.dtype == jnp.float32
   assert np.std(logits - exact) < 1.5 * np.std(same - exact)
 
 
+@EACH
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_rounded(name):
+def test_what_is_narrow(name, weights):
   """Matrices of layers and tables of tokens; nothing else."""
   whole = transformer.abstract_params(CONFIGS[name])
   params = transformer.abstract_params(
-      dataclasses.replace(CONFIGS[name], weights="int8"))
-  results = {
-      transformer.param_name(path)
-      for path, x in jax.tree_util.tree_leaves_with_path(
-          params, is_leaf=quantization.is_matrix) if quantization.is_matrix(x)
-  }
-  names = [transformer.param_name(path)
-           for path, _ in jax.tree_util.tree_leaves_with_path(whole)]
-  assert results == {x for x in names
-                     if x.endswith(("kernel", "embedding", "head"))
-                     and "router" not in x and "project_" not in x}
-  assert "embedding" in results
+      dataclasses.replace(CONFIGS[name], weights=weights))
+  for path, x in jax.tree_util.tree_leaves_with_path(
+      params, is_leaf=quantization.is_matrix):
+    path = transformer.param_name(path)
+    matrix = path.endswith(("kernel", "embedding", "head")) and not (
+        "router" in path or "project_" in path)
+    assert quantization.is_matrix(x) == (matrix and weights == "int8"), path
+    x = x.values if quantization.is_matrix(x) else x
+    assert x.dtype == (weights if matrix else "float32"), path
   same = lambda x, y: x.shape == y.shape and x.dtype == y.dtype
   assert jax.tree.all(jax.tree.map(same, params,
-                                   in_8_bits(CONFIGS[name]).params))
+                                   narrow(CONFIGS[name], weights).params))
   # Scales are no parameters.
   assert transformer.num_params(params) == transformer.num_params(whole)
 
 
-@pytest.mark.parametrize("method", [
-    dj.methods.autoregressive(), dj.methods.speculative(2),
-    dj.methods.rsd_s(2, 2)], ids=lambda method: method.name)
-def test_greedy_text_is_that_of_the_rounded_target(method):
-  """By another rounded model as drafter, and of another text than before."""
+@pytest.mark.parametrize("method, weights", [
+    (dj.methods.autoregressive(), "int8"), (dj.methods.speculative(2), "int8"),
+    (dj.methods.rsd_s(2, 2), "int8"), (dj.methods.rsd_s(2, 2), "bfloat16")])
+def test_greedy_text_is_that_of_the_same_numbers(method, weights):
+  """By another narrow model as drafter, and of another text than before."""
   models = tiny.llama_models()
   config = dataclasses.replace(tiny.LLAMA, scan_layers=True)
-  target, draft = (in_8_bits(config, model) for model in models)
+  target, draft = (narrow(config, weights, model) for model in models)
   out = tiny.generate(method, tiny.Models(target, draft),
                       sampling=dj.Sampling(0.0))
-  whole = tiny.Model(models.target.lm, dequantized(target.params))
+  whole = tiny.Model(models.target.lm, widened(target.params))
   assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
       whole, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
   # The draft has some of the distribution of the target left, and so all of its
@@ -194,6 +221,26 @@ def test_a_model_is_rounded_while_it_is_read(folders, kind, kwargs):
       jnp.dtype("int8"), jnp.dtype("float32"), jnp.dtype(config.dtype)}
 
 
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_what_a_folder_holds_in_bfloat16_stays_as_it_is(kind, scan_layers,
+                                                        tmp_path):
+  stored = dataclasses.replace(tiny.LLAMA, dtype="bfloat16")
+  params = tiny.random_model(stored).params
+  write = checkpoints.save if kind == "ours" else checkpoints.to_hf
+  write(tmp_path / kind, stored, params)
+  load = lambda **kwargs: tiny.Model(*checkpoints.load(
+      tmp_path / kind, dtype="float32", scan_layers=scan_layers, **kwargs))
+  result, whole = load(weights="bfloat16"), load()
+  assert result.lm is transformer.language_model(dataclasses.replace(
+      tiny.LLAMA, weights="bfloat16", scan_layers=scan_layers))
+  equal(widened(result.params), whole.params)
+  read = lambda model: sum(x.nbytes for x in jax.tree.leaves(model.params))
+  assert read(result) < 0.6 * read(whole)
+  assert error(tiny.causal(result, TOKENS)[0],
+               tiny.causal(whole, TOKENS)[0]) < 1e-5
+
+
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
 def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
@@ -220,7 +267,7 @@ def test_damaged_parameters_are_named(tmp_path):
 
 def test_what_cannot_be_had(tmp_path):
   config = dataclasses.replace(tiny.LLAMA, weights="int8")
-  params = in_8_bits(tiny.LLAMA).params
+  params = narrow(tiny.LLAMA).params
   for function, what in (
       (lambda: checkpoints.save(tmp_path / "x", config, params), "saved"),
       (lambda: checkpoints.to_hf(tmp_path / "x", config, params),
@@ -232,6 +279,9 @@ def test_what_cannot_be_had(tmp_path):
   assert not list(tmp_path.iterdir())
   with pytest.raises(ValueError, match="weights='int4' is not one of"):
     dataclasses.replace(tiny.LLAMA, weights="int4")
+  with pytest.raises(ValueError, match="weights='bfloat16', dtype='float16': "
+                     "float32 or bfloat16 is needed"):
+    dataclasses.replace(tiny.LLAMA, weights="bfloat16", dtype="float16")
   reward = dataclasses.replace(tiny.LLAMA, outputs=1)
   with pytest.raises(ValueError, match="weights='int8', outputs=1: a model "
                      "without logits needs 'dtype'"):

@@ -10,8 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.testing import exactness
 from models import transformer
 from models.transformer import sink_window
@@ -34,6 +33,12 @@ def generate(method, window, target=TARGET, new=12, temperature=1.0, **given):
       jax.random.key(1), prompts, np.array([LENGTH, 9, 2]), method=method,
       target=target.lm, target_params=target.params, max_new_tokens=new,
       sampling=dj.Sampling(temperature), **draft | given)
+
+
+def with_expand(expander, expand):
+  """Returns a method of the expander, its `expand` another one."""
+  return dj.Method("window", dj.pair(
+      expander._replace(expand=expand), verifiers.recursive(False)), None)
 
 
 def test_what_a_cache_keeps():
@@ -86,10 +91,9 @@ def test_drafts_are_those_of_a_text_without_its_middle(scan_layers):
     return plain.expand(key, level, log_probs, valid, state)
 
   plain = expanders.gumbel_tree((1,))
-  method = dj.Method("window", dj.pair(
-      plain._replace(expand=expand), verifiers.recursive(False)), None)
-  dj.generate(jax.random.key(0), tokens, np.array([length]), method=method,
-              target=target.lm, target_params=target.params,
+  dj.generate(jax.random.key(0), tokens, np.array([length]),
+              method=with_expand(plain, expand), target=target.lm,
+              target_params=target.params,
               draft=transformer.recent_window(config, 3),
               draft_params=target.params, max_new_tokens=1)
   jax.effects_barrier()
@@ -115,32 +119,22 @@ def test_a_window_of_all_of_the_text_is_always_accepted():
 
 
 def p_value(other=1.0):
-  """How the first tokens of a text fit their joint distribution.
-
-  Args:
-    other: power of the probabilities that are drawn from, of those reported.
+  """Of first tokens that are drafted by this power of reported probabilities.
   """
-  size, count, rows = 4, 3, 20_000
-  config = dataclasses.replace(CONFIG, vocab_size=size)
+  config = dataclasses.replace(CONFIG, vocab_size=4)
   target, plain = tiny.random_model(config), expanders.gumbel_tree((2, 2))
 
   def expand(key, level, log_probs, valid, state):
     return plain.expand(key, level, jax.nn.log_softmax(other * log_probs),
                         valid, state)
 
-  method = dj.Method("window", dj.pair(
-      plain._replace(expand=expand), verifiers.recursive(False)), None)
-  prompt = np.array([0, 3, 1, 1, 2, 3, 0, 2, 1, 0], np.int32)
+  prompt, rows = np.array([0, 3, 1, 1, 2, 3, 0, 2, 1, 0], np.int32), 20_000
   out = dj.generate(
       jax.random.key(3), np.tile(prompt, (rows, 1)), np.full(rows, len(prompt)),
-      method=method, target=target.lm, target_params=target.params,
-      draft=transformer.recent_window(config, 2), draft_params=target.params,
-      max_new_tokens=count + 1)
-  texts = np.asarray(out.tokens)[:, len(prompt):len(prompt) + count]
-  counts = np.zeros((size,) * count)
-  np.add.at(counts, tuple(texts.T), 1)
-  return exactness.p_value(counts, helpers.joint_of_model(
-      target, prompt, count))
+      method=with_expand(plain, expand), target=target.lm,
+      target_params=target.params, draft_params=target.params,
+      draft=transformer.recent_window(config, 2), max_new_tokens=4)
+  return helpers.p_value_of_model(target, prompt, out.tokens[:, :-1])
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ import pytest
 
 from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.testing import conformance
 from models import transformer
 from models.transformer import layers
 from support import decoder_reference
@@ -95,6 +96,9 @@ VARIANTS = {
 CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in (
     "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral", "deepseek-2",
     "deepseek-3")}}
+# Layers with a state, which are not scanned.
+ALL = {**CACHED, **{x: VARIANTS[x] for x in (
+    "qwen3.5", "qwen3-next", "mamba-2")}}
 PLAIN = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 FAMILIES = pytest.mark.parametrize("config", CACHED.values(), ids=CACHED)
 B, T = 3, 7
@@ -137,73 +141,21 @@ def _forward(lm, params, *args):
 
 # Prefix lengths of the rows, and a tree of 6 nodes under the newest token.
 PREFIX = np.array([1, 4, 6], np.int32)
-DEPTHS = tiny.DEPTHS
 TREE_TOKENS = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
 
 
-def scored(model, cache, mask=None):
+def scored(model, cache):
   """Logits and block of the tree."""
-  return forward(model, TREE_TOKENS, PREFIX[:, None] + DEPTHS, cache,
-                 cache_lib.init_block(cache, 7), 0,
-                 tiny.tree_mask(B) if mask is None else mask)
+  return forward(model, TREE_TOKENS, PREFIX[:, None] + tiny.DEPTHS, cache,
+                 cache_lib.init_block(cache, 7), 0, tiny.tree_mask(B))
 
 
-def along_the_path(model, row, node):
-  """Logits at a node, by a plain forward over prefix and path."""
-  text = np.concatenate([TOKENS[row, :PREFIX[row]],
-                         TREE_TOKENS[row, tiny.path_to(node)]])
-  padded = np.zeros((1, 10), np.int32)
-  padded[0, :len(text)] = text
-  return np.asarray(tiny.causal(model, padded)[0])[0, len(text) - 1]
-
-
-@FAMILIES
-def test_a_tree_equals_causal_forwards_of_its_paths_at_once_or_by_levels(
-    config):
+@pytest.mark.parametrize("config", ALL.values(), ids=ALL)
+def test_trees_levels_and_commits_are_plain_forwards(config):
+  """Controls of this check are in `test_conformance`."""
   model = tiny.random_model(config)
-  cache = tiny.committed(model, TOKENS, PREFIX, 12)
-  logits, block = scored(model, cache)
-  for row in range(B):
-    for node in range(7):
-      np.testing.assert_allclose(
-          logits[row, node], along_the_path(model, row, node), atol=1e-4)
-  # Negative control: without the ancestors it is another function.
-  itself = np.broadcast_to(np.eye(7, dtype=bool), (B, 7, 7))
-  wrong, _ = scored(model, cache, itself)
-  assert np.abs(wrong - logits)[:, 1:].max(axis=-1).min() > 1e-3
-  # A block filled level by level serves as one filled at once.
-  positions, mask = PREFIX[:, None] + DEPTHS, tiny.tree_mask(B)
-  parts = cache_lib.init_block(cache, 7)
-  for start, stop in ((0, 1), (1, 3), (3, 6), (6, 7)):
-    level = slice(start, stop)
-    found, parts = forward(model, TREE_TOKENS[:, level], positions[:, level],
-                           cache, parts, start, mask[:, level])
-    np.testing.assert_allclose(found, logits[:, level], atol=1e-4)
-  jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=3e-5),
-      parts, block)
-
-
-@FAMILIES
-def test_cached_equals_uncached(config):
-  """For all prefix lengths of a row, none included, in one batch."""
-  model = tiny.random_model(config)
-  expected, whole = tiny.causal(model, TOKENS)
-  for lengths in ([0, 1, 2], [3, 4, 5], [5, 0, 3]):
-    lengths = np.array(lengths, np.int32)
-    cache = tiny.committed(model, TOKENS, lengths, 12)
-    at = lengths[:, None] + np.arange(2)
-    mask = np.broadcast_to(np.tri(2, dtype=bool), (B, 2, 2))
-    logits, block = forward(
-        model, np.take_along_axis(TOKENS, at, axis=1), at, cache,
-        cache_lib.init_block(cache, 2), 0, mask)
-    for row in range(B):
-      np.testing.assert_allclose(logits[row], expected[row, at[row]],
-                                 atol=1e-4)
-      np.testing.assert_allclose(block.keys[1][row],
-                                 whole.keys[1][row][..., at[row]], atol=1e-4)
-      np.testing.assert_allclose(block.values[1][row],
-                                 whole.values[1][row][:, at[row]], atol=1e-4)
+  conformance.check_model(*model, functools.partial(
+      transformer.causal_logits, model.lm), tolerance=1e-4)
 
 
 @FAMILIES
@@ -252,7 +204,7 @@ def test_scanned_layers_equal_unrolled_ones(config):
     np.testing.assert_allclose(found[-1], jnp.stack(expected[stack]), atol=1e-5)
 
 
-@FAMILIES
+@pytest.mark.parametrize("config", ALL.values(), ids=ALL)
 def test_bfloat16_is_close_to_float32(config):
   model = tiny.random_model(config)
   half = tiny.Model(
@@ -262,10 +214,11 @@ def test_bfloat16_is_close_to_float32(config):
   logits, block = tiny.causal(half, TOKENS)
   assert logits.dtype == jnp.float32
   assert block.keys[0].dtype == block.values[0].dtype == jnp.bfloat16
-  # 8 bits of mantissa through two layers; some tokens choose other experts.
-  gap = np.abs(logits - expected)
-  typical = np.median(gap) if config.num_experts else gap.mean()
-  assert 0 < typical < 0.02 * np.std(expected)
+  # 8 bits of mantissa through two layers; some tokens choose other experts, and
+  # states sum up more rounding.
+  gap, states = np.abs(logits - expected), config.linear_key_heads
+  typical = np.median(gap) if config.num_experts or states else gap.mean()
+  assert 0 < typical < (0.05 if states else 0.02) * np.std(expected)
 
 
 def test_grouped_heads_equal_repeated_ones():

@@ -25,8 +25,7 @@ of_both = pytest.mark.parametrize("method", [METHOD, SIBLINGS],
 def test_joint_distribution(method):
   """Control: copied tokens that claim to be samples of all tokens alike."""
   target, draft = exactness.random_tables(V)
-  dj.testing.assert_exact(method, target, draft, rows=ROWS,
-                          length=LENGTH)
+  dj.testing.assert_exact(method, target, draft, rows=ROWS, length=LENGTH)
   drafter = method.sampled.drafter
 
   def propose(*arguments):
