@@ -27,7 +27,7 @@ def test_acceptance_has_an_interval_for_each_position_that_was_reached():
   # Of ten calls five accept a token, and two of these another one.
   assert first[0] == 0.5 and second[0] == 0.4
   assert first[1] < 0.5 < first[2] <= 1 and 0 == second[1] < 0.4 < second[2]
-  # The third was never reached by any, so it has no rate.
+  # A position that was never reached has no rate.
   record = tiny_records.record("speculative(2)", [1] * 3, drafts=2, nodes=2,
                                accepted=[(6, 0, 0)] * 3)
   result = tree_figures.main(record, 0)["acceptance_by_depth"]
