@@ -1,7 +1,8 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation.
 
 What `generate` and a method stand on is imported at once; methods, processors,
-canvases and searches when they are asked for.
+canvases and searches when they are asked for. An argument that cannot be is a
+`ValueError` which names it, its value and what is allowed.
 """
 
 import typing

@@ -62,7 +62,7 @@ def main():
   costs = task_rewards.host_costs(task.judge)
   if costs:
     print(costs)
-  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")
+  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}")
 
 
 def load(config, pair, task, entries):

@@ -1,66 +1,106 @@
-"""Checks a device that is new: whether it is right, exact and how fast.
+"""Checks a device that is new: how fast it is, and whether its texts are right.
 
-  python -m experiments.device_check --workdir=runs/device_check
+  python -m experiments.device_check
 
-In one start, on a page of results: what the device is, and how fast it reads
-and multiplies; whether greedy texts equal the CPU's; whether every method
-keeps the target's distribution, with a control that must not; forwards of a 7 B
-target by their number of tokens; rates of methods on a pair of 7 B and 115 M
-with random parameters, and how long each took to compile; and the longest
-operations of a step. A second start goes on with what has no result, or failed.
-The exit status is 2 if something is wrong.
+Prints how fast it reads and multiplies; whether greedy float32 texts of the
+shipped pair equal the CPU's; and the seconds of forwards of a Llama 2 7B with
+random parameters by rows and tokens: how dear the nodes of a tree are. Needs a
+device of 24 GB and no download; `--smoke` takes a tiny model, on any machine.
+The exit status is 2 if texts differ. `experiments.exactness` tests whether
+each method keeps the distribution there, `configs/benchmark.py:gpu` measures
+rates.
 """
-
-import functools
-import json
 
 from absl import flags
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+import decoding_jax as dj
 from experiments.app import launch
-from experiments.app import preemption
-from experiments.benchmarking import device_checks
-from experiments.benchmarking import device_page
-from experiments.harness import cells
-from experiments.harness import store
+from experiments.app import method_specs
+from experiments.app import text_tables
+from experiments.devices import model_pair
+from experiments.timing import forward_cost
+from experiments.timing import roofline
+from models import transformer
+
+# The pair that comes along, and what decodes greedily on CPU and device.
+_SHIPPED = ("python-target", "python-draft")
+_GREEDY = ("autoregressive", "speculative(3, traversal)", "rsd_s(2, 3)")
+_DTYPE, _LIVE = "bfloat16", 128
+_LARGE = transformer.Config(
+    vocab_size=32000, dim=4096, num_layers=32, num_heads=32, num_kv_heads=32,
+    head_dim=128, hidden_dim=11008, tie_embeddings=False, dtype=_DTYPE,
+    max_length=2048)
+_TINY = transformer.Config(
+    vocab_size=256, dim=64, num_layers=2, num_heads=2, num_kv_heads=2,
+    head_dim=32, hidden_dim=128, tie_embeddings=False, dtype=_DTYPE,
+    max_length=2048)
+_ROWS, _TOKENS = (1, 16), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def main():
-  config = launch.config(CONFIG, "exactness_rows", "tokens", "overlap")
-  launch.check_positive(config, "vocab_size", "exactness_rows",
-                        "prompt_length", "max_new_tokens")
-  preemption.listen()
-  workdir = store.open_workdir(WORKDIR.value, json.loads(config.to_json()),
-                               timed=True)
-  with launch.user_errors(ValueError):
-    checks = device_checks.of_config(config, workdir)
-  records = cells.run(
-      [cells.Cell({"check": name}, functools.partial(_tried, check), name)
-       for name, check in checks.items()], workdir / store.RESULTS,
-      unit="check")
-  page = device_page.markdown(records)
-  (workdir / "summary.md").write_text(page, "utf-8")
-  print(page)
-  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}")
-  wrong = [x["check"] for x in records if not x.get("right", True)]
-  if wrong:
-    raise launch.UserError(
-        f"{len(wrong)} of {len(records)} checks failed: {'; '.join(wrong)}.")
+  rates = roofline.measure((_DTYPE,))
+  print(device(rates), flush=True)
+  differing = {x: differing_texts(x) for x in _GREEDY}
+  print("\n".join(f"greedy texts of {name}: {count} of 8 differ from the CPU's"
+                  for name, count in differing.items()), flush=True)
+  config, rows, tokens = ((_TINY, (1, 2), (1, 4)) if SMOKE.value else
+                          (_LARGE, _ROWS, _TOKENS))
+  print(text_tables.plain_table(forwards(config, rates, rows, tokens)))
+  if any(differing.values()):
+    raise launch.UserError("greedy texts differ from the CPU's.")
 
 
-def _tried(check, *_):
-  """Returns the record of a check; one that fails does not end the others."""
-  try:
-    return check()
-  except (jax.errors.JaxRuntimeError, launch.UserError, ValueError) as e:
-    return {"right": False, "error": str(e).strip().partition("\n")[0]}
+def device(rates) -> str:
+  """Describes the device, and how fast it reads and multiplies."""
+  first = jax.devices()[0]
+  size = (first.memory_stats() or {}).get("bytes_limit")
+  flops = ", ".join(f"{x / 1e12:.2f} TFLOP/s in {dtype}"
+                    for dtype, x in rates.flops.items())
+  memory = f"{size / 2**30:.1f} GiB" if size else "memory unknown"
+  return (f"{jax.device_count()} x {first.device_kind}, {memory}; reads "
+          f"{rates.bandwidth / 1e9:,.0f} GB/s, multiplies {flops}")
+
+
+def differing_texts(spec) -> int:
+  """Returns how many of 8 greedy float32 texts differ from the CPU's."""
+  folders = tuple(map(str, map(launch.model_folder, _SHIPPED)))
+  pair = model_pair.with_params(
+      model_pair.open_pair(*folders, dtype="float32"))
+  prompts = np.random.default_rng(0).integers(
+      pair.target.vocab_size, size=(8, 16), dtype=np.int32)
+
+  def texts(where):
+    with jax.default_device(where):
+      params = jax.device_put((pair.target_params, pair.draft_params), where)
+      out = dj.generate(
+          jax.random.key(0), jnp.asarray(prompts), jnp.full(8, 16, jnp.int32),
+          method=method_specs.read(spec), target=pair.target, draft=pair.draft,
+          target_params=params[0], draft_params=params[1], max_new_tokens=64,
+          sampling=dj.Sampling(temperature=0.0))
+      return np.asarray(out.tokens)
+
+  first, other = map(texts, (jax.devices("cpu")[0], jax.devices()[0]))
+  return int((first != other).any(axis=1).sum())
+
+
+def forwards(config, rates, rows, tokens):
+  """Returns the lines of a table of forwards by their rows and tokens."""
+  lm = transformer.language_model(config)
+  params = transformer.init(jax.random.key(0), config)
+  read = roofline.sizes(config, params).weights / rates.bandwidth
+  lines = [["rows", "tokens a row", "ms", "of a token", "share of bandwidth"]]
+  for count in rows:
+    seconds = forward_cost.measure(lm, params, count, _LIVE,
+                                   _LIVE + max(tokens), tokens)
+    lines += [[str(count), str(n), f"{1e3 * x:.3f}", f"{x / seconds[0]:.2f}",
+               f"{read / x:.0%}"] for n, x in zip(tokens, seconds)]
+  return lines
 
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "device_check", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as device_check:smoke.")
-  WORKDIR = flags.DEFINE_string("workdir", "runs/device_check",
-                                "Folder of the results; another start goes on.")
+  SMOKE = flags.DEFINE_bool("smoke", False, "Time forwards of a tiny model.")
   launch.run(main)

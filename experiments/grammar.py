@@ -2,11 +2,9 @@
 
   python -m experiments.grammar --config=configs/grammar.py
 
-No model is needed, but a tokenizer. With `--config=configs/grammar.py:speed`
-the shipped pair decodes by the schemas that come along.
+No model is needed, but a tokenizer.
 """
 
-import collections
 import importlib.util
 import json
 
@@ -17,13 +15,9 @@ from experiments.app import launch
 from experiments.app import preemption
 from experiments.app import text_tables
 from experiments.benchmarking import grammar_engines
-from experiments.benchmarking import grammar_speed
 from experiments.data import schema_tasks
 from experiments.harness import store
 from models.text import tokenizers
-
-# Features of failing schemas that are shown.
-_SHOWN = 12
 
 
 def main():
@@ -35,18 +29,12 @@ def main():
       WORKDIR.value, json.loads(config.to_json()), ("engines", "limit"),
       timed=True)
   path = workdir / store.RESULTS
-  if config.target:
-    tables = [grammar_speed.table(grammar_speed.measure(config, tasks, path))]
-  else:
-    records = compare(config, tasks, path)
-    tables = [table(records), failures(records, tasks)]
-  print(text_tables.render([("", x) for x in tables], text_tables.terminal))
+  print(text_tables.plain_table(table(compare(config, tasks, path))))
   print(f"{workdir}: {store.RESULTS}, {store.RUN}")
 
 
 def check(config):
   """Raises `UserError` for fields that cannot be."""
-  launch.check_positive(config, "rows", "max_new_tokens")
   for name in config.engines:
     if name not in grammar_engines.ENGINES:
       raise launch.UserError(
@@ -95,20 +83,6 @@ def table(records):
   return lines
 
 
-def failures(records, tasks):
-  """Returns the lines of a table of features: schemas with it that fail."""
-  features = {task.name: task.features for task in tasks}
-  times = collections.Counter(x for task in tasks for x in task.features)
-  counts = {name: collections.Counter(
-      x for record in some if not grammar_engines.passes(record)
-      for x in features[record["name"]])
-            for (name,), some in text_tables.grouped(records, "engine").items()}
-  first = next(iter(counts.values()), collections.Counter())
-  return [["schemas that fail, by keyword", "schemas", *counts]] + [
-      [x, str(times[x]), *(str(counts[name][x]) for name in counts)]
-      for x, _ in first.most_common(_SHOWN)]
-
-
 def _tasks(config):
   if not config.schemas:
     return schema_tasks.shipped()
@@ -121,6 +95,6 @@ def _tasks(config):
 
 # Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
-  CONFIG = launch.define_config("grammar", "grammar:speed")
+  CONFIG = launch.define_config("grammar", "grammar")
   WORKDIR = flags.DEFINE_string("workdir", "runs/grammar", "Folder of results.")
   launch.run(main)

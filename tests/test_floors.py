@@ -68,26 +68,26 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1520,
-    "decoding_jax": 2800,
-    "decoding_jax/canvas": 1100,
+    "configs": 1392,
+    "decoding_jax": 2801,
+    "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
     "decoding_jax/kernels": 3800,
-    "decoding_jax/methods": 2650,
-    "decoding_jax/processors": 800,
+    "decoding_jax/methods": 2557,
+    "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
     "decoding_jax/runtime": 1100,
     "decoding_jax/search": 2650,
-    "decoding_jax/speculation": 4750,
+    "decoding_jax/speculation": 4729,
     "decoding_jax/testing": 1500,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
-    "experiments": 2000,
+    "experiments": 2095,
     "experiments/app": 1295,
-    "experiments/benchmarking": 1300,
-    "experiments/data": 2015,
+    "experiments/benchmarking": 942,
+    "experiments/data": 1977,
     "experiments/devices": 2550,
-    "experiments/evaluation": 1205,
+    "experiments/evaluation": 1100,
     "experiments/flags": 1050,
     "experiments/harness": 695,
     "experiments/rivals": 1400,
@@ -104,7 +104,7 @@ BUDGETS = {
     "models/transformer": 2900,
 }
 # The same of studies, which nothing imports.
-STUDIES = 600
+STUDIES = 490
 
 
 def modules(package):

@@ -49,9 +49,6 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     cache: whether keys and values outside of the current block are kept while
       it is filled, see `canvas.forward`.
     traced: whether confidences and tokens of each forward are returned.
-
-  Raises:
-    ValueError: for arguments that do not fit.
   """
   prompts = values.array("prompts", prompts)
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)

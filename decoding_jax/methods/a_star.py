@@ -39,9 +39,6 @@ def make(num_children: int, step_length: int, expansions: int,
   Returns:
     The method; for its statistics see `arena.decoder`. Memory grows with
     num_children * step_length * expansions tokens of a row.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_children", num_children)
   values.check_positive("step_length", step_length)

@@ -28,9 +28,6 @@ def make(num_candidates: int = 3, lookahead: int = 5,
   Returns:
     The method; `stats.extra` has `lookaheads [B]`, how many tokens were looked
     ahead for.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_candidates", num_candidates)
   values.check_positive("lookahead", lookahead)

@@ -28,9 +28,6 @@ def make(nodes: int, depth: int, branching: int = 8, buckets: int = 16384,
   Returns:
     The method. `draft_params`, if given, are a table to begin with: tokens
     `[buckets, branching]` int32, -1 for none, and their scores, float32.
-
-  Raises:
-    ValueError: naming the size, its value and what is allowed.
   """
   values.check_positive("branching", branching)
   values.check_positive("buckets", buckets)

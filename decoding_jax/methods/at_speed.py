@@ -30,9 +30,6 @@ def make(num_beams: int, draft_beams: int, depth: int,
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_positive("draft_beams", draft_beams)

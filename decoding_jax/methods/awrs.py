@@ -34,9 +34,6 @@ def make(num_particles: int, threshold: float = 1.0,
   Returns:
     The method; `stats.extra` is as in `particles`, its `reward_calls [B]` count
     the tokens that were tested.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_particles", num_particles)
   values.check_number("threshold", threshold)

@@ -27,9 +27,6 @@ def make(num_beams: int, length_penalty: float = 0.0,
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_number("length_penalty", length_penalty)

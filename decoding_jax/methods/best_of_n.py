@@ -18,9 +18,6 @@ def make(num_samples: int) -> Method:
   Returns:
     The method; `stats.extra` has all samples, see `level_search.decoder`, and
     `reward_calls [B]`.
-
-  Raises:
-    ValueError: if n is not a positive integer.
   """
   values.check_positive("num_samples", num_samples)
   level = level_search.Level(

@@ -33,9 +33,6 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
 
   Returns:
     The method; its `stats.extra` has `reward_calls [B]`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   options = candidates.make_options(num_candidates, lookahead, weight,
                                     reward_weight, rollout)

@@ -44,9 +44,6 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   Returns:
     The method; its `stats.extra` has `states [B, 4]`, iterations that ended in
     S1 to S4, and `reward_calls [B]`, rewards of texts that were computed.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   options = candidates.make_options(num_candidates, lookahead, weight,
                                     reward_weight, rollout)

@@ -51,9 +51,6 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
 
   Returns:
     The method; `stats.extra` as in `cdsl`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   options = candidates.make_options(num_candidates, lookahead, weight,
                                     reward_weight, rollout)

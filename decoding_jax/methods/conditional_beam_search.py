@@ -35,9 +35,6 @@ def make(num_beams: int, num_candidates: int, weight: float = 1.0,
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`, their
     sums as `beam_scores`, and `reward_calls [B]`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_positive("num_candidates", num_candidates)

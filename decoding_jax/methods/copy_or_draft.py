@@ -26,9 +26,6 @@ def make(depth: int, copies: int = 8, min_ngram: int = 3,
       latest one of the longest match is copied.
     width: tokens that the model drafts as siblings, without replacement; more
       than one are of one level. Of a head they cost no forward.
-
-  Raises:
-    ValueError: naming the size, its value and what is allowed.
   """
   values.check_positive("depth", depth)
   values.check_positive("width", width)

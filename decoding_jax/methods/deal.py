@@ -27,9 +27,6 @@ def make(num_beams: int, num_candidates: int, lookahead: int,
 
   Returns:
     The method; for its statistics see `lookahead_beam.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_positive("num_candidates", num_candidates)

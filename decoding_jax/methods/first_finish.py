@@ -21,9 +21,6 @@ def make(num_samples: int, num_finished: int = 1,
 
   Returns:
     The method; `stats.extra` has all samples, see `level_search.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_samples", num_samples)
   values.check_positive("num_finished", num_finished)

@@ -39,9 +39,6 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
   Returns:
     The method; its `stats.extra` has `reward_calls [B]` and `fallbacks [B]`,
     segments that the target drew.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_samples", num_samples)
   values.check_positive("segment", segment)

@@ -53,9 +53,6 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
 
   Returns:
     The method; for its statistics see `arena.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values_lib.check_positive("step_length", step_length)
   values_lib.check_positive("expansions", expansions)

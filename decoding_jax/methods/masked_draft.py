@@ -24,9 +24,6 @@ def make(branching, window: int = 64, verification: str = verifiers.USUAL
 
   Returns:
     The method: one call of the draft model a step.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))

@@ -42,9 +42,6 @@ def make(num_particles: int, reward_weight: float = 1.0,
     their log-weights as `beam_scores`, `resampled [B]`, and `log_normalizer
     [B]`, whose exponential is an unbiased estimate of Z; -inf if no particle
     is allowed, in which case the text means nothing.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_particles", num_particles)
   values.check_number("reward_weight", reward_weight)

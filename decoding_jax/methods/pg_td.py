@@ -33,9 +33,6 @@ def make(num_children: int = 3, simulations: int = 64,
 
   Returns:
     The method; for its statistics see `tree_policy.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_children", num_children)
   values.check_positive("simulations", simulations)

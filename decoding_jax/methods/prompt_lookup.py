@@ -18,9 +18,6 @@ def make(depth: int, num_paths: int = 1, max_ngram: int = 3) -> Method:
   Returns:
     The method. `draft_params`, if given, are `[C]` int32: tokens of other texts
     that are searched as well, -1 between two texts.
-
-  Raises:
-    ValueError: if a size is not a positive integer.
   """
   values.check_positive("depth", depth)
   drafter = drafters.prompt_lookup(depth, num_paths, max_ngram)

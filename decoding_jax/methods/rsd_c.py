@@ -17,9 +17,6 @@ def make(branching, verification: str = verifiers.USUAL) -> Method:
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
     verification: any of `verifiers.RULES`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))

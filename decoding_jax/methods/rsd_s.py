@@ -16,9 +16,6 @@ def make(width: int, depth: int, verification: str = verifiers.USUAL
     width: nodes of a level.
     depth: levels.
     verification: any of `verifiers.RULES` whose children can form a beam.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   suffix, verifier, draws = verifiers.of_name(verification, expanders.OF_BEAMS)
   return Method(f"rsd_s({width}x{depth}{suffix})",

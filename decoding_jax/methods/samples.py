@@ -20,9 +20,6 @@ def make(num_samples: int, answer_after: int | None = None) -> Method:
 
   Returns:
     The method; `stats.extra` has all samples, see `level_search.decoder`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_samples", num_samples)
   votes.check_answer_after(answer_after)

@@ -28,9 +28,6 @@ def make(num_beams: int, num_samples: int, segment: int) -> Method:
   Returns:
     The method; `stats.extra` has all W * n texts, see `level_search.decoder`,
     and `reward_calls [B]`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_positive("num_samples", num_samples)

@@ -4,8 +4,7 @@ from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
-# Nodes of a row: with the root they are eight, of which attention takes hardly
-# longer than of four (docs/results/rows.md).
+# Nodes of a row: eight with the root, in attention hardly slower than four.
 _MOST = 7
 MATCH = "match"
 _DRAWS = Draws.PRUNED, Draws.SHARED_NOISE
@@ -51,9 +50,6 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
       the draft's probabilities say.
     most: nodes of a row, under "match" and at temperature 0; None for
       the largest of 7, `depth` and `2 * nodes - 1`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("width", width)
   values.check_positive("depth", depth)

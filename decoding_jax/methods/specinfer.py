@@ -27,9 +27,6 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None,
     verification: any of `verifiers.RULES` for independent samples.
     models: draft models; of several, `draft` is a `models.guided.mixture`, and
       multi-step sampling verifies.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("models", models)
   if models > 1:

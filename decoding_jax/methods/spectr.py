@@ -12,9 +12,6 @@ def make(num_paths: int, depth: int) -> Method:
   Args:
     num_paths: drafted paths.
     depth: tokens of a path.
-
-  Raises:
-    ValueError: naming the size, its value and what is allowed.
   """
   # At temperature 0 independent paths would all be the same one.
   return Method(f"spectr({num_paths}x{depth})",

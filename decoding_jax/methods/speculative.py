@@ -17,9 +17,6 @@ def make(depth: int, verification: str = verifiers.USUAL) -> Method:
     verification: any of `verifiers.RULES`. Of chains "recursive" is
       verification token by token ("token"), "traversal" is block verification
       ("block", arXiv 2403.10444).
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("depth", depth)
   branching = (1,) * depth

@@ -20,9 +20,6 @@ def make(num_beams: int) -> Method:
   Returns:
     The method; `stats.extra` has all beams with their log-probabilities and
     perturbed log-probabilities (`beam_scores`), see `level_search.decoder`.
-
-  Raises:
-    ValueError: if W is not a positive integer.
   """
   values.check_positive("num_beams", num_beams)
   level = level_search.Level(level_search.of_beams(beam.perturbed),

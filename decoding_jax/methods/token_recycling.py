@@ -19,9 +19,6 @@ def make(widths=_PAPER, branching: int = 8) -> Method:
   Returns:
     The method. `draft_params`, if given, are a table `[V, branching]` int32 to
     begin with, -1 where nothing is known.
-
-  Raises:
-    ValueError: if a size is not a positive integer.
   """
   widths = values.integers("widths", widths)
   values.check_positive("widths", *widths)

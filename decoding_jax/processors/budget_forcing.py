@@ -37,9 +37,6 @@ def budget_forcing(end: Sequence[int], *, minimum: int = 0,
 
   Returns:
     A processor without parameters, `()`.
-
-  Raises:
-    ValueError: naming the argument, its value and what is allowed.
   """
   end = values.integers("end", end)
   if not end:

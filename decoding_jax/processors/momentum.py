@@ -42,9 +42,6 @@ def momentum(vocab_size: int, window: int, *, resistance: float = 0.2,
 
   Returns:
     A processor without parameters, `()`.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("vocab_size", vocab_size)
   penalties.check_window(window)

@@ -156,9 +156,6 @@ def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
       2402.14160, section 3.2); `ARBITRARY` children are the most probable
       ones; with `ONE_SAMPLED` (arXiv 2605.04543) these come after a sample of
       the rest; with `SHARED_NOISE` nodes of a level have the same noise.
-
-  Raises:
-    ValueError: naming what is wrong.
   """
   return _product(tuple(branching), draws)
 
@@ -183,9 +180,6 @@ def static_tree(children: tuple[tuple[int, ...], ...],
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
     draws: as in `product_tree`.
-
-  Raises:
-    ValueError: naming what is wrong.
   """
   return _static(tuple(map(tuple, children)), draws)
 
@@ -199,9 +193,6 @@ def iid_paths(num_paths: int, depth: int) -> Expander:
 
   Returns:
     The expander, as `iid_tree` of paths that part at the root.
-
-  Raises:
-    ValueError: if a size is not a positive integer.
   """
   values.check_positive("num_paths", num_paths)
   values.check_positive("depth", depth)
@@ -272,9 +263,6 @@ def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
       `SHARED_NOISE` children of a node are ordered as in `product_tree`, and
       the beam keeps those whose paths have the largest scores. `ONE_IN_BEAM` is
       `beam.with_one_sample` (after arXiv 2609.21827).
-
-  Raises:
-    ValueError: naming what is wrong.
   """
   return _beam(width, depth, draws)
 

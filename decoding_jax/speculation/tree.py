@@ -27,9 +27,6 @@ def product_layout(branching: tuple[int, ...]) -> Layout:
 
   Returns:
     A layout with `prod(branching[:l])` nodes at level l.
-
-  Raises:
-    ValueError: if a number is not a positive integer.
   """
   values.check_positive("branching", *branching)
   widths = itertools.accumulate(branching, lambda a, b: a * b)
@@ -42,9 +39,6 @@ def beam_layout(width: int, depth: int) -> Layout:
   Args:
     width: nodes of a level.
     depth: levels below the root.
-
-  Raises:
-    ValueError: if a size is not a positive integer.
   """
   values.check_positive("width", width)
   values.check_positive("depth", depth)
@@ -85,9 +79,6 @@ def free_layout(nodes: int, depth: int, branching: int) -> FreeLayout:
     nodes: drafted nodes.
     depth: levels below the root of nodes that are tested.
     branching: the most children of a node that are tested.
-
-  Raises:
-    ValueError: if a number is not a positive integer.
   """
   for name, value in (("nodes", nodes), ("depth", depth),
                       ("branching", branching)):

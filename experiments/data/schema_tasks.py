@@ -53,13 +53,11 @@ class SchemaTask(NamedTuple):
   schema: Any  # as parsed from JSON
   valid: list
   invalid: list
-  features: tuple[str, ...]  # what the schema has, for tables
 
 
 def shipped() -> list[SchemaTask]:
   """Returns the schemas that come along."""
-  return [SchemaTask(name, schema, valid, invalid, features_of(schema))
-          for name, schema, valid, invalid in _SHIPPED]
+  return [SchemaTask(*task) for task in _SHIPPED]
 
 
 def read(path: str, limit: int = 0) -> list[SchemaTask]:
@@ -78,44 +76,8 @@ def read(path: str, limit: int = 0) -> list[SchemaTask]:
       tasks.append(SchemaTask(
           str(entry.get("name", number)), entry["schema"],
           [x for x, valid in tests if valid],
-          [x for x, valid in tests if not valid], features_of(entry["schema"])))
+          [x for x, valid in tests if not valid]))
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f"{path}, line {number}: an object with 'schema' and "
                        f"'tests' of 'data' and 'valid' is needed: {e}.") from e
   return tasks
-
-
-def features_of(schema) -> tuple[str, ...]:
-  """Returns the keywords of a schema, sorted; formats by their names."""
-  features: set[str] = set()
-
-  def visit(node):
-    if isinstance(node, list):
-      for x in node:
-        visit(x)
-    if not isinstance(node, dict):
-      return
-    for keyword, value in node.items():
-      if keyword in _PROPERTIES and isinstance(value, dict):
-        features.add(keyword)
-        for x in value.values():
-          visit(x)
-      elif keyword in _KEYWORDS:
-        named = keyword == "format" and isinstance(value, str)
-        features.add(f"format:{value}" if named else keyword)
-        if keyword not in ("enum", "const"):
-          visit(value)
-
-  visit(schema)
-  return tuple(sorted(features))
-
-
-_PROPERTIES = ("properties", "patternProperties", "$defs", "definitions",
-               "dependentSchemas")
-_KEYWORDS = frozenset((
-    "enum", "const", "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then",
-    "else", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-    "multipleOf", "minLength", "maxLength", "pattern", "format", "items",
-    "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
-    "contains", "required", "additionalProperties", "propertyNames",
-    "minProperties", "maxProperties", "dependencies", "dependentRequired"))

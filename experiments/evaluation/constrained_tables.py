@@ -1,11 +1,8 @@
-"""The table and the trade-off figure of `experiments.cdsl`."""
-
-import re
+"""The table of `experiments.cdsl`."""
 
 import numpy as np
 
 from experiments.app import text_tables
-from experiments.harness import figures
 from experiments.scoring import intervals
 from experiments.scoring import task_rewards
 
@@ -55,7 +52,7 @@ def verdict(records) -> str:
 
 
 def write(workdir, records, config, about="") -> None:
-  """Writes summary.md and the figure tradeoff into a folder, a Path."""
+  """Writes summary.md into a folder, a Path."""
   text_tables.write(workdir / "summary.md", [
       "# Constrained decoding", about,
       f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
@@ -63,17 +60,6 @@ def write(workdir, records, config, about="") -> None:
       ("", _lines(records, "method", text_tables.interval)),
       "\n".join(f"- {r['label']}: {r['spec']}" for r in records),
       verdict(records)])
-  name, families = task_rewards.first(records[0]["metrics"]), {}
-  for record in records:
-    # Lines join the settings of a method.
-    family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
-    families.setdefault(family, []).append(
-        (record["metrics"]["slowdown"][0], record["metrics"][name]))
-  figures.write(workdir, "tradeoff", {(0, 0): figures.Panel(
-      {family: sorted(points, key=lambda x: x[0])
-       for family, points in families.items()},
-      x_title="time per example, relative to greedy decoding", log=True)},
-                task_rewards.SCORES[name].axis, width=6)
 
 
 def _lines(records, title, form, without=()):

@@ -35,18 +35,18 @@ def write(folder, name, panels, y_title, **options) -> None:
     fig.savefig(folder / f"{name}.pdf")
 
 
-def chart(panels, y_title, baseline=None, width=3.2, **style):
+def chart(panels, y_title, baseline=None, **style):
   """Draws panels, (row, column) -> `Panel`, with a legend of all labels.
 
-  `baseline` has a dotted line; `width` of a panel is in inches; `style` is of
-  `errorbar`. The figure's axes are in the order of rows and columns.
+  `baseline` has a dotted line; `style` is of `errorbar`. The figure's axes are
+  in the order of rows and columns.
   """
   # Imported here to start runs half a second earlier. No pyplot: it would look
   # for a display.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
   rows, columns = (list(dict.fromkeys(x)) for x in zip(*panels))
   fig = figure.Figure(
-      figsize=(1 + width * len(columns), 0.8 + 2.9 * len(rows)),
+      figsize=(1 + 3.2 * len(columns), 0.8 + 2.9 * len(rows)),
       layout="constrained")
   axes = fig.subplots(len(rows), len(columns), squeeze=False, sharey=True)
   by_label = styles(dict.fromkeys(

@@ -122,7 +122,6 @@ def test_from_files_to_report(folders, commongen, tmp_path):
   constrained_tables.write(tmp_path, records, settings)
   summary = (tmp_path / "summary.md").read_text()
   assert all(f"| {label} |" in summary for label in labels)
-  assert (tmp_path / "tradeoff.png").stat().st_size
   by_calls = {r["label"]: r["metrics"]["target_calls"][0] for r in records}
   difference = 100 * np.mean(np.array(by_label["CDSL"]["hard"], float) -
                              by_label["CDLH"]["hard"])

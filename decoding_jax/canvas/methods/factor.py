@@ -20,9 +20,6 @@ def make(bound: float = 1.0) -> Method:
 
   Args:
     bound: f, positive.
-
-  Raises:
-    ValueError: if the bound is not positive.
   """
   if not bound > 0:
     raise ValueError(f"bound={bound}: a positive number is needed.")

@@ -26,9 +26,6 @@ def make(tokens: int = 1, drafts: int = 4) -> Method:
   Returns:
     The method. Its tokens equal `static(tokens)` up to ties of rounded
     confidences, at temperatures above 0 as well.
-
-  Raises:
-    ValueError: for integers that are not positive.
   """
   return with_drafts(static.make(tokens), drafts,
                      f"free_dave({tokens}, {drafts})")
@@ -41,9 +38,6 @@ def with_drafts(method: Method, drafts: int, name: str | None = None) -> Method:
     method: any, without drafts.
     drafts: D, canvases a forward; see `make`.
     name: of the method that is made; None for one made of the other's.
-
-  Raises:
-    ValueError: if D is not a positive integer.
   """
   values.check_positive("drafts", drafts)
   return method._replace(

@@ -26,9 +26,6 @@ def make(least: float = 0.9, tokens: int = 1, ends_text: bool = True) -> Method:
   Returns:
     The method, which takes the parameters of `filters.init`, for blocks of
     their size.
-
-  Raises:
-    ValueError: for values out of range.
   """
   values.check_number("least", least, 0, 1)
   values.check_positive("tokens", tokens)

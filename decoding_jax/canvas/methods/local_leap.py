@@ -20,9 +20,6 @@ def make(anchor: float = 0.9, least: float = 0.75, radius: int = 4) -> Method:
     anchor: least confidence of an anchor.
     least: least confidence near one, at most `anchor`.
     radius: distance that is near.
-
-  Raises:
-    ValueError: for values out of these ranges.
   """
   values.check_number("anchor", anchor, 0, 1)
   values.check_number("least", least, 0, 1)

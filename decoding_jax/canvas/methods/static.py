@@ -15,9 +15,6 @@ def make(tokens: int) -> Method:
 
   Returns:
     The method: ceil(S / k) forwards a block.
-
-  Raises:
-    ValueError: if k is not a positive integer.
   """
   values.check_positive("tokens", tokens)
 

@@ -60,8 +60,6 @@ _MISTAKES = {
     "convert": "--hf= and --to_hf= and --table=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
     "train --config=train:smoke --config.loss=l2": "--config.loss='l2'",
-    "device_check --config=device_check --config.vocab_size=0": "vocab_size=0",
-    "device_check --config=device_check --config.methods=(3,)": "methods=3: a",
 }
 
 

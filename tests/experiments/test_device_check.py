@@ -1,0 +1,36 @@
+"""Tests of `experiments.device_check`."""
+
+import jax
+
+from experiments import device_check
+from experiments.timing import roofline
+from models import transformer
+
+RATES = roofline.Roofline(2e9, {"float32": 1e12})
+
+
+def test_the_device_is_described():
+  assert device_check.device(RATES).endswith(
+      "; reads 2 GB/s, multiplies 1.00 TFLOP/s in float32")
+
+
+def test_forwards_are_compared_with_one_token(monkeypatch):
+  monkeypatch.setattr(device_check.forward_cost, "measure",
+                      lambda *_: [0.5, 1.0])
+  config = device_check._TINY
+  params = transformer.abstract_params(config)
+  read = roofline.sizes(config, params).weights / 2e9
+  monkeypatch.setattr(device_check.transformer, "init", lambda *_: params)
+  _, *lines = device_check.forwards(config, RATES, (1, 2), (1, 4))
+  assert lines[-1] == ["2", "4", "1000.000", "2.00", f"{read:.0%}"]
+  assert [x[0] for x in lines] == ["1", "1", "2", "2"]
+
+
+def test_the_program(python):
+  got = python("-m", "experiments.device_check", "--smoke")
+  assert got.status == 0, got.errors
+  device, *texts = got.output.splitlines()[:4]
+  assert device.startswith(f"{jax.device_count()} x cpu")
+  assert texts == [
+      f"greedy texts of {x}: 0 of 8 differ from the CPU's"
+      for x in device_check._GREEDY]
