@@ -36,9 +36,6 @@ def _over_heads(nodes, beams, branchings, width):
 
 # A batch with few timings of plain decoding, for counts.
 _COUNTS = {"prompts": 64, "batch": 16, "references": 1}
-_STEMS = {8: ("(2, 1, 1, 1)", "(1, 1, 2, 1, 1)"),
-          16: ("(2, 1, 2, 1, 1)", "(1, 1, 2, 2, 1, 1)"),
-          32: ("(4, 1, 2, 1, 1)", "(1, 1, 2, 2, 1, 1, 1, 1, 1, 1)")}
 _HEADS = {
     "lengths": (), "budgets": (8, 16, 32, 64), "prompts": 64, "batch": 16,
     "references": 1, "temperatures": (0.0, 0.6, 1.0),
@@ -59,28 +56,8 @@ _PRESETS = {
             form for x in methods if x.startswith(("speculative", "rsd"))
             for form in (x, f"{x[:-1]}, traversal)"))
                              for n, methods in rsd.full(rsd.LENGTHS).items()}}},
-    # Trees that branch at once, or after a path.
-    "stems": {
-        "lengths": (), "budgets": tuple(_STEMS), "prompts": 256, "batch": 16,
-        "max_new_tokens": 24, "temperatures": (1.0,),
-        "trees": {"budget": {str(n): tuple(
-            f"rsd_c({branching}, {rule})" for branching in both
-            for rule in ("recursive", "traversal"))
-                             for n, both in _STEMS.items()}}},
     "pearl": _at(4, "speculative(2)", "pearl(2)", "speculative(4)", "pearl(4)",
                  temperatures=(0.0, 1.0), prompt_length=64, max_new_tokens=64),
-    "guided": _at(3, "speculative(3)", "spectr(7, 3)", "rsd_c((3, 2, 2))",
-                  "rsd_s(7, 3)", guide="contrastive(0.1, 0.5)", prompts=64,
-                  batch=16, temperatures=(0.0, 0.3, 1.0)),
-    # Drafted beam search; more levels are accepted where it is lossy.
-    "beams": _at(3, *(f"at_speed(4, {n}, 3, relaxed={relaxed})"
-                      for n in (8, 16) for relaxed in (False, True)),
-                 temperatures=(0.0,), **_COUNTS),
-    # Eight nodes of 40, picked by the drafter or the target's first layers.
-    "pruned": _at(3, "opt_tree(8, 8, 3)",
-                  *(f"propd((4, 3, 2), 8, {layers})" for layers in (1, 2, 4)),
-                  "propd((4, 3, 2), 40, 1)", draft="python-medusa",
-                  temperatures=(0.0, 1.0), **_COUNTS),
     # Four paths of one model or of a mixture, and two each of two models.
     "several": _at(4, "specinfer(4, 4)", "specinfer(2, 4, models=2)",
                    drafts={"one": "python-draft",

@@ -32,9 +32,8 @@ first and the last level:
 tokens, so that all can be compared in an hour (docs/results/heads.md).
 `python_diffusion` trains a masked-diffusion model of Python source,
 `python_masked_draft` a small one that drafts for `python-target`, `rankgen` a
-dual encoder; `llm_to_slm` and `lud` are for `studies.prompt_vectors`
-(docs/models.md). `smollm2_draft` and `llama2_draft` are meant for accelerators
-and have not been run at their sizes (docs/training.md); `llama2_draft` needs
+dual encoder. `smollm2_draft` and `llama2_draft` are meant for accelerators and
+have not been run at their sizes (docs/training.md); `llama2_draft` needs
 `HF_TOKEN` and, by sums, 9.8 GB of each of eight devices beside activations.
 
 Data: CommonGen (arXiv 1911.03705), train.{src_alpha,tgt}.txt and
@@ -76,8 +75,6 @@ def _model():
       head_vocab=0,
       masked=False,           # whether a masked-diffusion model is trained
       masked_suffix=0,        # masks at the end; 0: at random
-      # What `experiments.studies.prompt_vectors` trains: "llm_to_slm" or "lud".
-      prompt_vectors="",
       start="",               # model or head to begin with; random if empty
       # Folder, trained and written if it is missing; the teacher's if empty.
       tokenizer="",
@@ -210,9 +207,6 @@ def _smollm2_head(name, depth, **settings):
 
 _DIFFUSION = dict(masked=True, tokenizer=_PYTHON, optimizer="muon",
                   learning_rate=3e-3)
-_PROMPTS = dict(
-    tokenizer=_PYTHON, teacher=_PYTHON, windows=(128,), optimizer="muon",
-    warmup_steps=30, final_loss="forward_kl")
 _RUNS = {
     "target": _run(
         "python-target", preset="python-target", tokenizer="runs/tokenizer",
@@ -290,14 +284,6 @@ _RUNS = {
         windows=(288,), batch_tokens=288 * 20, steps=500, optimizer="muon",
         learning_rate=2e-3, matrix_learning_rate=0.01, warmup_steps=50,
         eval_every=100),
-    "llm_to_slm": _run(
-        "llm-to-slm", **_PROMPTS, prompt_vectors="llm_to_slm",
-        preset="python-draft", start="python-draft", steps=600,
-        learning_rate=1e-3, matrix_learning_rate=5e-3),
-    "lud": _run(
-        "lud", **_PROMPTS, prompt_vectors="lud", preset="python-target",
-        start=_PYTHON, steps=300, learning_rate=2e-3,
-        matrix_learning_rate=2e-3),
     "smoke": _run(
         "smoke", preset="smoke", tokenizer="runs/tokenizer", steps=20,
         warmup_steps=2, batch_tokens=256, windows=(64,), log_every=1,

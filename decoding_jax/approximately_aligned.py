@@ -61,24 +61,12 @@ def aprad(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
           rounds: int = 64, draft=None, draft_params=None) -> Aprad:
   """Draws valid texts, with less bias than under a mask.
 
+  Other arguments and errors as in `asap`.
+
   Args:
-    key: a random key.
-    prompt: `[P]` int32.
-    grammar: `dj.processors.automaton()` or `dj.processors.host_grammar()`.
-    grammar_params: its parameters.
-    target: the model; its distribution at temperature 1 counts.
-    target_params: its parameters.
-    method: any `dj.Method` that samples.
-    eos_id: the token that ends a text, or several such tokens.
     rows: B, texts; they share the prompt, and what was learned.
     max_new_tokens: N, of each text. A text that is cut counts as valid.
     rounds: the most errors of a row; each round goes on with all rows.
-    draft: a drafter that may draft anything, or None.
-    draft_params: its parameters.
-
-  Raises:
-    ValueError: for numbers that are not positive, a grammar that reads prompts,
-      and as `generate`.
   """
   grammar_aligned.check(grammar, "prompt", rounds=rounds, rows=rows)
   prompt = np.asarray(prompt, np.int32)

@@ -17,7 +17,6 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.data import constrained_tasks
-from experiments.data import constraint_prompts
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -45,7 +44,7 @@ def main():
                               config.draft_dtype, config.weights,
                               config.draft_weights)
   task = constrained_tasks.load(config, pair)
-  warning = constraint_prompts.advice(config)
+  warning = constrained_tasks.advice(config)
   if warning and multihost.first():
     print(warning, file=sys.stderr)
   pair = load(config, pair, task, entries)

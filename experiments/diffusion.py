@@ -20,15 +20,21 @@ from experiments.app import text_tables
 from experiments.data import canvas_tasks
 from experiments.devices import model_pair
 from experiments.evaluation import canvas_cells
-from experiments.evaluation import canvas_tables
+from experiments.harness import figures
 from experiments.harness import provenance
 from experiments.harness import store
+from experiments.scoring import intervals
 from experiments.training import canvas_filter
 from models import checkpoints
 from models.text import tokenizers
 
 # Examples of the filter have numbers of their own.
 _FILTER = 10**6
+_COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
+            "tokens_per_second": "tokens / s",
+            "baseline_rate": "first method, tokens / s", "speed_up": "speed-up"}
+# Tasks with several right answers, beside those that end in "_any".
+_SEVERAL = ("shuffle", "latin")
 
 
 def main():
@@ -51,8 +57,8 @@ def main():
       config, methods, decoders, functools.partial(train_filter, config,
                                                    decoders),
       examples, workdir / store.RESULTS)
-  canvas_tables.write(workdir, records, config, provenance.markdown(settings))
-  print(text_tables.render(canvas_tables.tables(records, config.canvas_tasks),
+  write(workdir, records, config, provenance.markdown(settings))
+  print(text_tables.render(tables(records, config.canvas_tasks),
                            text_tables.terminal))
   print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, quality.png, "
         "quality.pdf")
@@ -106,6 +112,48 @@ def train_filter(config, decoders):
   print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
         f"{losses[-1]:.4f} after {config.filter_steps} steps")
   return params
+
+
+def tables(records, tasks) -> list:
+  """Returns tables of the figures of methods, and of accuracy by task."""
+  by_task = [r for x in records for r in text_tables.long_records({
+      name: np.mean(np.array(x["right"])[np.equal(x["tasks"], name)])
+      for name in tasks if name in x["tasks"]}, method=x["method"])]
+  return [("", text_tables.pivot(
+      [r for x in records for r in text_tables.long_records(
+          x["metrics"], method=x["method"])],
+      {"method": "method"}, titles=_COLUMNS,
+      form=lambda value, low, high, _: text_tables.interval(
+          value, low, high, ".2f" if value < 100 else ".0f"))),
+          ("", text_tables.pivot(by_task, {"method": "accuracy"},
+                                 titles={name: name for name in tasks}))]
+
+
+def write(folder, records, config, about) -> None:
+  """Writes `summary.md` and the figure quality."""
+  text_tables.write(folder / "summary.md",
+                    [about, *tables(records, config.canvas_tasks)])
+  several = [x for x in config.canvas_tasks
+             if x.endswith("_any") or x in _SEVERAL]
+  one = [x for x in config.canvas_tasks if x not in several]
+  figures.write(folder, "quality", {
+      (0, 0): _panel(records, one, config.seed, "one right answer"),
+      (0, 1): _panel(records, several, config.seed, "several right answers")},
+                "accuracy")
+
+
+def _panel(records, names, seed, title):
+  """Returns the panel of accuracy by tokens a forward in some tasks."""
+  series = {}
+  for record in records if names else ():
+    chosen = np.isin(record["tasks"], names)
+    emitted, forwards, right = (np.array(record[x], float)[chosen]
+                                for x in ("emitted", "forwards", "right"))
+    series.setdefault(record["method"].split("(")[0], []).append((
+        emitted.sum() / forwards.sum(), intervals.json_values(
+            intervals.interval(right, np.ones(chosen.sum()), seed))))
+  return figures.Panel({x: sorted(points) for x, points in series.items()},
+                       title, "tokens a forward")
 
 
 # See `experiments.rsd` for why flags are defined here.

@@ -52,9 +52,6 @@ for _name in ("mesh", "draft_mesh", "coordinator", "num_processes",
 def main():
   logging.set_verbosity(logging.WARNING)
   config = launch.config(CONFIG, "preset")
-  if config.prompt_vectors:
-    raise launch.UserError(f"--config.prompt_vectors={config.prompt_vectors!r}:"
-                           " experiments.studies.prompt_vectors trains it.")
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
   learner = training_run.architecture(config)

@@ -68,12 +68,12 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1392,
-    "decoding_jax": 2801,
+    "configs": 1355,
+    "decoding_jax": 2789,
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
     "decoding_jax/kernels": 3800,
-    "decoding_jax/methods": 2557,
+    "decoding_jax/methods": 2552,
     "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
     "decoding_jax/runtime": 1100,
@@ -82,16 +82,16 @@ BUDGETS = {
     "decoding_jax/testing": 1500,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
-    "experiments": 2095,
+    "experiments": 2251,
     "experiments/app": 1295,
-    "experiments/benchmarking": 942,
-    "experiments/data": 1977,
-    "experiments/devices": 2550,
-    "experiments/evaluation": 1100,
+    "experiments/benchmarking": 812,
+    "experiments/data": 1965,
+    "experiments/devices": 2532,
+    "experiments/evaluation": 1045,
     "experiments/flags": 1050,
     "experiments/harness": 695,
-    "experiments/rivals": 1400,
-    "experiments/scoring": 300,
+    "experiments/rivals": 1377,
+    "experiments/scoring": 290,
     "experiments/timing": 700,
     "experiments/training": 1725,
     "models": 650,
@@ -104,7 +104,7 @@ BUDGETS = {
     "models/transformer": 2900,
 }
 # The same of studies, which nothing imports.
-STUDIES = 490
+STUDIES = 288
 
 
 def modules(package):

@@ -22,14 +22,9 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
          slack: float = 0.0) -> Method:
   """Makes CDSL with other drafts and other commits; the defaults are `cdsl`.
 
+  The first seven arguments are as in `cdsl`.
+
   Args:
-    lookahead: n; this and the next six as in `cdsl`.
-    num_candidates: of CDLH.
-    weight: 1 or 0.
-    reward_weight: lambda.
-    acceptance_threshold: 0 to 1.
-    reward_threshold: a number, or None.
-    rollout: "target" or "draft".
     commit: "prefix", as `cdsl`; "rise": where the reward rises, no more tokens
       than it takes for that; "full": in S1 all drafted tokens, verified or not,
       so that the text is no longer the target's.

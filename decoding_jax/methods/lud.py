@@ -24,10 +24,10 @@ EXAMPLES = ({"pads": 2, "confidence": 1.0},)
 def make(pads: int = 4, confidence: float = 0.9) -> Method:
   """Makes lexical unit decoding: several tokens a call, and **lossy**.
 
-  The target has to know the pads: `transformer.with_prompts`, trained by
-  `experiments.studies.prompt_vectors`. `ppd` verifies what they say, and keeps
-  the distribution. The paper also controls repetition, of which we know no more
-  than that: it is left out. For temperature 0.
+  The target has to know the pads: `transformer.with_prompts`, trained. `ppd`
+  verifies what they say, and keeps the distribution. The paper also controls
+  repetition, of which we know no more than that: it is left out. For
+  temperature 0.
 
   Args:
     pads: k - 1, tokens that are predicted besides the next one.

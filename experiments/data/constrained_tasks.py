@@ -16,11 +16,12 @@ import numpy as np
 from decoding_jax import argument_checks
 from experiments.app import launch
 from experiments.data import constraint_file
-from experiments.data import constraint_prompts
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
+from experiments.data import prompt_tasks
 from experiments.data import python_corpus
 from experiments.scoring import task_rewards
+from models.text import chat_template
 from models.text import tokenizers
 
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
@@ -72,6 +73,20 @@ def fingerprint(task) -> str:
   for leaf in jax.tree.leaves(task.judge.constraints):
     digest.update(np.asarray(leaf).tobytes())
   return digest.hexdigest()[:16]
+
+
+def advice(config) -> str:
+  """Returns a warning if a chat model is asked without its template, or ""."""
+  if config.chat or config.prompt.shots:
+    return ""
+  try:
+    chat_template.load(launch.model_folder(config.target))
+  except (OSError, ValueError):
+    return ""
+  return (f"target={config.target!r} is a chat model, and reads prompts as "
+          "plain text without solved examples: it may not understand them. "
+          "--config.chat=True writes them with its template, --config.prompt."
+          "shots are examples; configs/cdsl_llm.py has both.")
 
 
 def _python(config, pair):
@@ -168,13 +183,23 @@ def _commongen_prompts(config, tokenizer, words):
   """Encodes prompts as the shipped pair has learnt, or as the config says."""
   if not config.prompt.template:
     return [parallel_text.prompt_tokens(tokenizer, x) for x in words]
-  encode = constraint_prompts.encoder(config, tokenizer)
+  encode = _encoder(config, tokenizer)
   return [encode({"words": ", ".join(x.split())}) for x in words]
+
+
+def _encoder(config, tokenizer):
+  """Returns a function from fields of an example to its prompt's tokens."""
+  form = config.prompt
+  if not form.template:
+    raise ValueError("prompt.template is empty: it says what the target is to "
+                     "do with an example, such as '{prompt}'.")
+  encode = prompt_tasks.encoder(config, tokenizer, form)
+  return lambda values: encode(values).ids
 
 
 def _file(config, pair):
   examples = constraint_file.load(config.corpus, config.examples)
-  encode = constraint_prompts.encoder(config, pair.tokenizer)
+  encode = _encoder(config, pair.tokenizer)
   prompts = [encode(example.fields) for example in examples]
   words, banned = ([getattr(x, name) for x in examples]
                    for name in (constraint_file.WORDS, constraint_file.BANNED))
@@ -231,10 +256,10 @@ def _dialogue_encoder(config, tokenizer):
   if not config.chat:
     return lambda text: preference_pairs.encode(
         tokenizer, text + preference_pairs.ANSWER)
-  encode = constraint_prompts.of_chats(config, tokenizer)
+  encode = chat_template.encoder(launch.model_folder(config.target), tokenizer)
   system = [{"role": "system", "content": config.system}]
   return lambda text: encode(
-      system * bool(config.system) + preference_pairs.messages(text))
+      system * bool(config.system) + preference_pairs.messages(text)).ids
 
 
 _TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,

@@ -52,17 +52,8 @@ flags.adopt_module_key_flags(draft_kind)
 class _Run(NamedTuple):
   """Static arguments of a compiled program."""
   mesh: jax.sharding.Mesh
-  method: dj.Method
-  target: dj.LanguageModel
-  draft: dj.LanguageModel | None
-  reward: dj.Reward | None
-  max_new_tokens: int
-  sampling: dj.Sampling
-  eos_id: tuple[int, ...] | None
-  rows: int | None
-  prefill_chunk: int | None
-  draft_sampling: dj.Sampling | None
   shared: int
+  arguments: tuple  # (name, value) of `dj.generate`
 
 
 def join(target, batch):
@@ -249,9 +240,8 @@ def with_processors(pair, processors):
   return pair
 
 
-def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
-             eos_id=None, reward=None, reward_params=None, constraints=None,
-             rows=None, prefill_chunk=None, draft_sampling=None):
+def generate(pair, keys, prompts, lengths, *, reward_params=None,
+             constraints=None, rows=None, **settings):
   """Calls `dj.generate` with a `ModelPair`, on one device or a mesh."""
   # On a mesh it is one program, in which each index of "data" has its own loop,
   # which ends with its own rows; `steps` count the longest's. Every
@@ -259,22 +249,20 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   # in common is kept once, as far as `pair.share` allows; on a mesh by each
   # index of "data".
   model_pair.check_prompts(pair, prompts, lengths)
-  pair = model_pair.for_method(pair, method)
-  shared = shared_prefix.of_batch(pair, prompts, lengths, rows)
-  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             prefill_chunk, draft_sampling, shared)
+  pair = model_pair.for_method(pair, settings["method"])
+  sampling = settings["sampling"]
+  run = _run(pair, shared_prefix.of_batch(pair, prompts, lengths, rows),
+             rows=rows, **settings)
   params = pair.target_params, pair.draft_params, reward_params
   if pair.mesh is None:
     return _decode(run, sampling, (keys, prompts, lengths, constraints), params)
   if mesh_shapes.has_roles(pair.mesh):
     with launch.user_errors(ValueError):
       return jax.tree.map(np.asarray, roles.generate(
-          keys, prompts, lengths, mesh=pair.mesh, method=method,
-          target=pair.target, target_params=pair.target_params,
-          draft=pair.draft, draft_params=pair.draft_params,
-          max_new_tokens=max_new_tokens, sampling=sampling,
-          draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
-          rows=rows, prefill_chunk=prefill_chunk))
+          keys, prompts, lengths, mesh=pair.mesh, target=pair.target,
+          target_params=pair.target_params, draft=pair.draft,
+          draft_params=pair.draft_params,
+          rows=rows if (rows or 0) < len(prompts) else None, **settings))
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
@@ -287,22 +275,19 @@ def _decode(run, sampling, batch, params):
   keys, prompts, lengths, constraints = batch
   target_params, draft_params, reward_params = params
   return dj.generate(
-      keys, prompts[:, run.shared:], lengths - run.shared, method=run.method,
-      target=run.target, target_params=target_params, draft=run.draft,
-      draft_params=draft_params, max_new_tokens=run.max_new_tokens,
-      sampling=sampling, draft_sampling=run.draft_sampling, eos_id=run.eos_id,
-      reward=run.reward, reward_params=reward_params, constraints=constraints,
-      rows=run.rows, prefill_chunk=run.prefill_chunk,
-      shared_prefix=prompts[0, :run.shared] if run.shared else None)
+      keys, prompts[:, run.shared:], lengths - run.shared,
+      target_params=target_params, draft_params=draft_params,
+      reward_params=reward_params, constraints=constraints,
+      shared_prefix=prompts[0, :run.shared] if run.shared else None,
+      **{**dict(run.arguments), "sampling": sampling})
 
 
-def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
-          device_bytes=None, shared=0):
+def trace(pair, batch, width, *, device_bytes=None, shared=0, **settings):
   """Traces the program of `generate` for devices that may be absent."""
   # The parameters of `pair` are `stand_ins`. `device_bytes` is the memory of
   # each device, None if unknown; this machine's does not matter. `shared`
   # tokens of the prompts are common.
-  pair = model_pair.for_method(pair, method)
+  pair = model_pair.for_method(pair, settings["method"])
 
   def shape(spec, axes, dtype):
     return jax.ShapeDtypeStruct(axes, dtype,
@@ -314,27 +299,25 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
   there = device_bytes and device_bytes * pair.mesh.shape[sharding.MODEL]
   with launch.user_errors(memory.TooLittle), memory.of_absent(there):
     return _generate.trace(
-        _run(pair, method, max_new_tokens, sampling, eos_id, shared=shared),
+        _run(pair, shared, **settings),
         (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
          rows((batch,), np.int32), None),
         shape(PartitionSpec(), (), np.float32),
         (pair.target_params, pair.draft_params, None))
 
 
-def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
-         rows=None, prefill_chunk=None, draft_sampling=None, shared=0):
+def _run(pair, shared, *, sampling, rows=None, **settings):
   # All temperatures but 0 are one program.
   fixed = sampling.replace(temperature=float(sampling.temperature > 0))
-  return _Run(pair.mesh, method, pair.target, pair.draft, reward,
-              max_new_tokens, fixed, eos_id,
-              rows and rows // mesh_shapes.multiple(pair.mesh), prefill_chunk,
-              draft_sampling, shared)
+  settings.update(target=pair.target, draft=pair.draft, sampling=fixed,
+                  rows=rows and rows // mesh_shapes.multiple(pair.mesh))
+  return _Run(pair.mesh, shared, tuple(sorted(settings.items())))
 
 
 @functools.partial(programs.jit, static_argnums=(0,))
 def _generate(run: _Run, batch, temperature, params):
   def of_rows(batch, temperature, params):
-    sampling = run.sampling
+    sampling = dict(run.arguments)["sampling"]
     if sampling.temperature:
       sampling = sampling.replace(temperature=temperature)
     out = _decode(run, sampling, batch, params)

@@ -157,17 +157,17 @@ def more_texts(generate, out, lengths, decode) -> list[str]:
 
 
 def _diversity(texts) -> str:
-  # Few runs need them.
-  from experiments.scoring import text_metrics, text_sets
+  # Few runs need it.
+  from experiments.scoring import text_metrics
   line = (f"{len(texts)} texts: {len(set(texts))} different, distinct-1 "
-          f"{text_sets.distinct(texts, 1):.2f}, distinct-2 "
-          f"{text_sets.distinct(texts, 2):.2f}, self-BLEU "
-          f"{text_sets.self_bleu(texts):.1f}")
+          f"{text_metrics.distinct(texts, 1):.2f}, distinct-2 "
+          f"{text_metrics.distinct(texts, 2):.2f}, self-BLEU "
+          f"{text_metrics.self_bleu(texts):.1f}")
   if not _REFERENCE.value:
     return line
   scores = text_metrics.bleu(texts, [_REFERENCE.value] * len(texts))
   sizes = [2**i for i in range(len(texts).bit_length())]
-  figures = text_sets.oracle([scores], sizes)
+  figures = text_metrics.oracle([scores], sizes)
   return line + ", oracle BLEU " + ", ".join(
       f"{figure:.1f} of {size}" for size, figure in zip(sizes, figures))
 

@@ -1,4 +1,4 @@
-"""Metrics of generated texts: per example, or over a corpus.
+"""Metrics of generated texts: per example, over a corpus, or of a set.
 
 Packages are imported where they are used: together they take a second, and most
 runs score nothing.
@@ -16,12 +16,6 @@ _RESAMPLES = 1000
 def bleu(texts, references):
   """Returns `[R]`, sentence BLEU against one reference each, in 0..100."""
   return np.array([score.score for score in _sentence_bleus(texts, references)])
-
-
-def bleu_against(text, references):
-  """Returns the sentence BLEU of a text against several references."""
-  import sacrebleu  # pylint: disable=import-outside-toplevel
-  return sacrebleu.sentence_bleu(text, references).score
 
 
 def _rouge(name, texts, references):
@@ -77,6 +71,38 @@ def _bleu_of(counts):
   matches, totals = grams[:len(grams) // 2], grams[len(grams) // 2:]
   return sacrebleu.BLEU.compute_bleu(
       matches, totals, length, reference_length, smooth_method="exp").score
+
+
+def oracle(scores, sizes) -> list[float]:
+  """Returns the mean score of the best of the first k texts of each set."""
+  # `scores` are `[R, W]`, NaN after the last text of a smaller set; `sizes` are
+  # the k, each from 1 to W.
+  scores = np.asarray(scores, np.float64)
+  wrong = [k for k in sizes if not 1 <= k <= scores.shape[1]]
+  if wrong:
+    raise ValueError(f"sizes={list(sizes)}: 1 to {scores.shape[1]} texts are "
+                     "needed.")
+  return [float(np.nanmax(scores[:, :k], axis=1).mean()) for k in sizes]
+
+
+def distinct(texts, size: int) -> float:
+  """Returns the share of distinct n-grams of all texts of a set."""
+  # Li et al. 2016, arXiv 1510.03055: "a b", "a c" have 3 distinct words of 4.
+  # NaN where no text has n words.
+  grams = [gram for text in texts for gram in zip(
+      *(text.split()[i:] for i in range(size)))]
+  return len(set(grams)) / len(grams) if grams else float("nan")
+
+
+def self_bleu(texts) -> float:
+  """Returns the mean BLEU of each text against the others of its set."""
+  # Zhu et al. 2018, arXiv 1802.01886: 100 for equal texts; NaN for one.
+  if len(texts) < 2:
+    return float("nan")
+  import sacrebleu  # pylint: disable=import-outside-toplevel
+  return float(np.mean([
+      sacrebleu.sentence_bleu(text, [*texts[:i], *texts[i + 1:]]).score
+      for i, text in enumerate(texts)]))
 
 
 def _mean(scores_of, texts, references, seed=0):

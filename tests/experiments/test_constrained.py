@@ -17,7 +17,7 @@ from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
 from experiments.data import (
-    constrained_tasks, constraint_prompts, preference_pairs, python_corpus)
+    constrained_tasks, preference_pairs, python_corpus)
 from experiments.evaluation import constrained_cells, constrained_tables
 from experiments.harness import store
 from experiments.scoring import task_rewards, text_metrics
@@ -446,7 +446,7 @@ def test_commongen_by_instruction(folders, commongen, load, tmp_path):
   settings.target = shutil.copytree(folders[0], tmp_path / "chat").as_posix()
   (tmp_path / "chat" / "chat_template.jinja").write_text(
       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}:")
-  assert "is a chat model" in constraint_prompts.advice(settings)
+  assert "is a chat model" in constrained_tasks.advice(settings)
   settings.update(chat=True, system="be")
-  assert not constraint_prompts.advice(settings)
+  assert not constrained_tasks.advice(settings)
   assert decode(load(settings).prompts[1]) == "[system]be[user]use i:"

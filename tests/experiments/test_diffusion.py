@@ -11,7 +11,7 @@ import decoding_jax as dj
 from experiments import diffusion
 from experiments.app import launch
 from experiments.data import canvas_tasks
-from experiments.evaluation import canvas_cells, canvas_tables
+from experiments.evaluation import canvas_cells
 from experiments.training import canvas_filter
 from models import transformer
 from support import tiny_models as tiny
@@ -50,14 +50,14 @@ def test_from_tasks_to_tables(decoders, tmp_path):
   assert records[0]["metrics"]["forwards_per_token"][0] >= 0.5
   assert all(0 <= low <= value <= high <= 1 for value, low, high in (
       record["metrics"]["accuracy"] for record in records))
-  canvas_tables.write(tmp_path, records, config, "- note")
+  diffusion.write(tmp_path, records, config, "- note")
   text = (tmp_path / "summary.md").read_text()
   assert "static(2)" in text and "first method, tokens / s" in text
   assert (tmp_path / "quality.png").stat().st_size > 1000
   # What has a result is not run again.
   size = path.stat().st_size
-  assert (canvas_tables.tables(measure(), config.canvas_tasks) ==
-          canvas_tables.tables(records, config.canvas_tasks))
+  assert (diffusion.tables(measure(), config.canvas_tasks) ==
+          diffusion.tables(records, config.canvas_tasks))
   assert path.stat().st_size == size
 
 

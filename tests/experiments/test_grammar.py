@@ -8,7 +8,6 @@ import pytest
 from configs import grammar as config_lib
 from experiments import grammar
 from experiments.app import launch
-from experiments.benchmarking import grammar_engines
 from experiments.data import schema_tasks
 
 
@@ -22,7 +21,7 @@ def test_automata_pass_all_of_the_shipped_schemas(tmp_path):
   assert grammar.compare(config, tasks, path)[:2] == records
   records = grammar.compare(config, tasks, path)
   assert len(records) == len(path.read_text().splitlines()) == len(tasks)
-  assert all(grammar_engines.passes(x) and x["masks"] > 10 for x in records)
+  assert all(grammar.passes(x) and x["masks"] > 10 for x in records)
   head, line = grammar.table(records)
   assert dict(zip(head, line))["pass %"] == "100.0"
 
@@ -43,11 +42,11 @@ def test_what_an_engine_gets_wrong_is_counted():
     return lambda tokens: (ord('"') not in tokens, len(tokens), 1e-6)
 
   task = schema_tasks.SchemaTask("a", {"minimum": 2}, [2, 3, "x"], [1, "y"])
-  result = grammar_engines.run(engine, task, Letters(), [], 0)
+  result = grammar.run(engine, task, Letters(), [], 0)
   assert (result["rejected"], result["accepted"], result["masks"]) == (1, 1, 9)
-  refused = grammar_engines.run(engine, task._replace(schema={"oneOf": []}),
-                                Letters(), [], 0)
-  assert refused["refused"] == "oneOf" and not grammar_engines.passes(refused)
+  refused = grammar.run(engine, task._replace(schema={"oneOf": []}),
+                        Letters(), [], 0)
+  assert refused["refused"] == "oneOf" and not grammar.passes(refused)
   tasks = [task, task._replace(name="b")]
   records = [{"engine": "x", "name": x.name, **record}
              for x, record in zip(tasks, (result, refused))]

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from decoding_jax.testing import exactness
-from experiments.rivals import engine_exactness, engines, table_llama
-from models import checkpoints, transformer
+from experiments.rivals import engine_exactness
+from experiments.rivals import engines
+from models import checkpoints
+from models import transformer
 from support import helpers
 
 ROWS, LENGTH, WINDOW = 100, 300, 3
@@ -35,7 +37,9 @@ def test_samples_of_the_table_pass_and_others_fail(zeros):
     assert engine_exactness.p_value(texts, wrong, WINDOW) < LEAST
   assert engine_exactness.p_value(draw(table, repeat=0.05), table,
                                   WINDOW) < LEAST
-  # A token that no table has fails.
+
+
+def test_a_token_that_no_table_has_fails():
   table, _ = exactness.random_tables(6)
   texts = draw(table)
   texts[3, 7] = 6
@@ -44,7 +48,7 @@ def test_samples_of_the_table_pass_and_others_fail(zeros):
 
 def test_a_llama_has_the_distributions_of_the_table(tmp_path):
   table, _ = exactness.random_tables(6, target_zeros=1)
-  table_llama.write(tmp_path / "table", table)
+  engine_exactness.write_table(tmp_path / "table", table)
   lm, params = checkpoints.load(tmp_path / "table")
   texts = jnp.asarray(np.arange(6)[None], jnp.int32)
   logits = np.asarray(transformer.causal_logits(lm, params, texts))[0]

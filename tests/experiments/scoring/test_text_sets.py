@@ -10,23 +10,23 @@ import sacrebleu
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.flags import display_flags
-from experiments.scoring import text_sets
+from experiments.scoring import text_metrics
 
 TEXTS = ["a cat sat on the mat today", "a cat sat on the mat", "no cat at all"]
 
 
 def test_oracle_is_the_best_of_the_first():
   scores = np.array([[1.0, 3.0, 2.0], [5.0, 0.0, np.nan]])
-  assert text_sets.oracle(scores, (1, 2, 3)) == [3, 4, 4]
+  assert text_metrics.oracle(scores, (1, 2, 3)) == [3, 4, 4]
   with pytest.raises(ValueError, match="1 to 3 texts"):
-    text_sets.oracle(scores, (4,))
+    text_metrics.oracle(scores, (4,))
 
 
 def test_distinct_n_grams():
-  assert text_sets.distinct(["a b", "a c"], 1) == 0.75
-  assert text_sets.distinct(["a b", "a b", "a c d"], 2) == 0.75
-  assert text_sets.distinct(TEXTS[:1] * 3, 1) == pytest.approx(1 / 3)
-  assert np.isnan(text_sets.distinct(["a", ""], 2))
+  assert text_metrics.distinct(["a b", "a c"], 1) == 0.75
+  assert text_metrics.distinct(["a b", "a b", "a c d"], 2) == 0.75
+  assert text_metrics.distinct(TEXTS[:1] * 3, 1) == pytest.approx(1 / 3)
+  assert np.isnan(text_metrics.distinct(["a", ""], 2))
 
 
 def test_self_bleu_is_that_against_the_others():
@@ -34,9 +34,9 @@ def test_self_bleu_is_that_against_the_others():
       sacrebleu.sentence_bleu(TEXTS[0], [TEXTS[1], TEXTS[2]]).score,
       sacrebleu.sentence_bleu(TEXTS[1], [TEXTS[0], TEXTS[2]]).score,
       sacrebleu.sentence_bleu(TEXTS[2], [TEXTS[0], TEXTS[1]]).score])
-  assert text_sets.self_bleu(TEXTS) == pytest.approx(expected)
-  assert text_sets.self_bleu(TEXTS[:1] * 2) == pytest.approx(100)
-  assert np.isnan(text_sets.self_bleu(TEXTS[:1]))
+  assert text_metrics.self_bleu(TEXTS) == pytest.approx(expected)
+  assert text_metrics.self_bleu(TEXTS[:1] * 2) == pytest.approx(100)
+  assert np.isnan(text_metrics.self_bleu(TEXTS[:1]))
 
 
 def generation(tokens, extra):
