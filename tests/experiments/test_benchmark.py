@@ -245,32 +245,23 @@ def _config(**update):
       "prompt_length": 4, **update})
 
 
-@pytest.fixture(name="opened")
-def _opened(folders, tmp_path):
-  """Opens the pair of a config with these settings; returns both."""
-  def opened(**update):
-    config = _config(**{"target": folders[0], "draft": folders[1], **update})
-    return config, systems.open_pair(config, tmp_path)
-
-  return opened
-
-
-def test_models_that_do_not_fit(opened, tmp_path):
+def test_models_that_do_not_fit(folders, tmp_path):
   other = str(tmp_path / "other")
   checkpoints.save(other, tiny.LLAMA, tiny.init(jax.random.key(0), tiny.LLAMA))
   for draft, message in (("", "both are needed"),
                          ("nothing", "'nothing' is neither a folder"),
                          (other, "has 270 tokens, .* 13, and without")):
     with pytest.raises(launch.UserError, match=message):
-      opened(draft=draft)
+      systems.open_pair(_config(target=folders[0], draft=draft), tmp_path)
 
 
-def test_a_pair_of_ours_is_exported(opened, folders, tmp_path):
-  config, pair = opened(text="python")
+def test_a_pair_of_ours_is_exported(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], text="python")
+  pair = systems.open_pair(config, tmp_path)
   assert pair.target == tmp_path / "target" and pair.dtype == "float32"
   assert systems.open_pair(config, tmp_path).draft == tmp_path / "draft"
   ours, theirs = (checkpoints.load(x)[1] for x in (folders[0], pair.target))
-  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), ours, theirs)
   assert systems.prompts(config, pair).shape == (3, 4)
   with pytest.raises(launch.UserError, match="text='poems': 'sampled' and"):
     systems.prompts(_config(text="poems"), pair)
@@ -278,23 +269,27 @@ def test_a_pair_of_ours_is_exported(opened, folders, tmp_path):
     systems.prompts(config, pair._replace(tokenizer=None))
 
 
-def test_drafts_may_have_a_type_of_their_own(opened):
+def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], draft_weights="dtype")
   for draft_dtype, expected in (("", "float32"), ("bfloat16", "bfloat16")):
-    _, pair = opened(draft_weights="dtype", draft_dtype=draft_dtype)
-    models = systems.with_dtype(pair, "float32")
+    config.draft_dtype = draft_dtype
+    models = systems.with_dtype(
+        systems.open_pair(config, tmp_path), "float32")
     for params, dtype in ((models.target_params, "float32"),
                           (models.draft_params, expected)):
       assert {str(x.dtype) for x in jax.tree.leaves(params)} == {dtype}
 
 
 @pytest.mark.long
-def test_a_head_drafts_for_our_methods(opened, folders, tmp_path):
+def test_a_head_drafts_for_our_methods(folders, tmp_path):
   target = checkpoints.load_config(folders[0])
   sizes = hydra.Config(2)
   heads.save(tmp_path / "head", hydra, sizes, hydra.init(
       jax.random.key(1), sizes, target), (target.num_layers - 1,))
-  config, pair = opened(text="python", head=str(tmp_path / "head"),
-                        draft_weights="dtype", max_new_tokens=6)
+  config = _config(target=folders[0], draft=folders[1], text="python",
+                   head=str(tmp_path / "head"), draft_weights="dtype",
+                   max_new_tokens=6)
+  pair = systems.open_pair(config, tmp_path)
   texts = systems.prompts(config, pair)
   entry = _OURS._replace(name="speculative(1)")
   methods = {entry.name: dj.methods.speculative(1)}
@@ -307,17 +302,20 @@ def test_a_head_drafts_for_our_methods(opened, folders, tmp_path):
   bounds = [roofline_share.from_runs(roof, config, x, methods)(
       _record(entry, 0, 1.0)) for x in (pair, pair._replace(head=""))]
   assert 0 < bounds[0] < bounds[1]
+  config.head = folders[1]
   with pytest.raises(launch.UserError, match="config.head='.*' is no head on"):
-    opened(head=folders[1])
+    systems.open_pair(config, tmp_path)
 
 
-def test_what_is_stored_in_bfloat16_is_read_so(opened, folders, tmp_path):
+def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
   """By ours, in float32, with the numbers that others read."""
   narrow = str(tmp_path / "narrow")
   stored = dataclasses.replace(checkpoints.architecture(folders[0]),
                                dtype="bfloat16")
   checkpoints.to_hf(narrow, stored, checkpoints.load(folders[0])[1])
-  _, pair = opened(target=narrow, draft_dtype="bfloat16", draft_weights="int8")
+  config = _config(target=narrow, draft=folders[1], draft_dtype="bfloat16",
+                   draft_weights="int8")
+  pair = systems.open_pair(config, tmp_path)
   result = systems.with_dtype(pair, "float32")
   assert {str(x.dtype) for x in jax.tree.leaves(result.target_params)} == {
       "bfloat16", "float32"}
@@ -331,12 +329,14 @@ def test_what_is_stored_in_bfloat16_is_read_so(opened, folders, tmp_path):
       "The target is stored in bfloat16. In float32 ours reads its matrices as "
       "stored, which are the same numbers."]
   # Where all of it is float32, so are the weights.
-  assert opened(draft_dtype="bfloat16", draft_weights="dtype")[1].weights(
-      "float32") == ("dtype", "dtype")
+  config.target, config.draft_weights = folders[0], "dtype"
+  assert systems.open_pair(config, tmp_path).weights("float32") == (
+      "dtype", "dtype")
 
 
-def test_prompts_are_sampled_once(opened, monkeypatch):
-  (config, pair), made = opened(), []
+def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
+  config = _config(target=folders[0], draft=folders[1])
+  pair, made = systems.open_pair(config, tmp_path), []
 
   def generate(*_, **kwargs):
     made.append(kwargs["max_new_tokens"])
@@ -350,8 +350,10 @@ def test_prompts_are_sampled_once(opened, monkeypatch):
   assert made == [3, 3]
 
 
-def test_bounds_count_the_forwards(opened, folders):
-  config, pair = opened(max_new_tokens=8, draft_dtype="", draft_weights="dtype")
+def test_bounds_count_the_forwards(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], max_new_tokens=8,
+                   draft_dtype="", draft_weights="dtype")
+  pair = systems.open_pair(config, tmp_path)
   # So slow at reading that nothing else counts; a token costs nothing.
   roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})
   methods = {m.name: m for m in (

@@ -16,8 +16,7 @@ import decoding_jax as dj
 from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
-from experiments.data import (
-    constrained_tasks, preference_pairs, python_corpus)
+from experiments.data import constrained_tasks, preference_pairs, python_corpus
 from experiments.evaluation import constrained_cells, constrained_tables
 from experiments.harness import store
 from experiments.scoring import task_rewards, text_metrics

@@ -44,8 +44,6 @@ DRAFT = dataclasses.replace(
     attention_softcap=3.0, logit_softcap=8.0, window=3, full_every=2,
     rope_local_theta=10.0)
 METHOD = dj.methods.rsd_s(2, 2)
-# Of one level, which compiles faster, where nothing is counted.
-SHORT = dj.methods.rsd_s(2, 1)
 MESHES = ((8, 1), (4, 2), (2, 4), (1, 8))
 _COLLECTIVE = re.compile(
     r" (all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter)"
@@ -251,15 +249,13 @@ def main(folder):
   results["other"] = bool((other.tokens != one.tokens).any())
   results["pearl(2)"] = of_roles(folder, dj.methods.pearl(2))
   results["experts dtype"] = of_both(folder, (2, 4), target="experts")
-  results["states"] = of_both(folder, (2, 4), target="states", method=SHORT)
-  results["processed"] = of_both(folder, (4, 2), of_pair=processed,
-                                 method=SHORT)
-  results["looked up"] = of_both(folder, (4, 2), method=SHORT,
-                                 draft=prompt_lookup.NAME)
+  results["states"] = of_both(folder, (2, 4), target="states")
+  results["processed"] = of_both(folder, (4, 2), of_pair=processed)
+  results["looked up"] = of_both(folder, (4, 2), draft=prompt_lookup.NAME)
   results["shared"] = of_both(folder, (2, 4), of_pair=sharing, shared=_SHARED)
-  free, _ = run(folder, None, draft=folder / "dspark", method=SHORT)
+  free, _ = run(folder, None, draft=folder / "dspark")
   results["processed head"] = of_both(
-      folder, (4, 2), of_pair=processed, draft=folder / "dspark", method=SHORT,
+      folder, (4, 2), of_pair=processed, draft=folder / "dspark",
       more=lambda one: {"other": bool((one.tokens != free.tokens).any())})
   for name, (method, of_pair) in NO_MODEL.items():
     results[name] = of_both(

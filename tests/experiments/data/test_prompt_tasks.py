@@ -58,25 +58,12 @@ def _pair():
   return make_pair()
 
 
-@pytest.fixture(name="load")
-def _load(pair):
-  """Loads the examples of a config, and of no more than some prompts."""
-  def load(config, **update):
-    config.update(update)
-    return prompt_tasks.load(config, pair)
-
-  return load
-
-
-def texts(pair, got):
-  return [pair.tokenizer.decode(x) for x in got.prompts]
-
-
 @pytest.mark.parametrize("task", sorted(tasks_config.get_tasks()))
-def test_readers(task, pair, load, tmp_path):
+def test_readers(task, pair, tmp_path):
   record, end, reference = _RECORDS[task]
-  got = load(make_config(task, jsonl(tmp_path / "data.jsonl", record)))
-  assert texts(pair, got)[0].endswith(end)
+  path = jsonl(tmp_path / "data.jsonl", record)
+  got = prompt_tasks.load(make_config(task, path), pair)
+  assert pair.tokenizer.decode(got.prompts[0]).endswith(end)
   assert got.references == (None if reference is None else [reference])
   assert got.eos_id == (0,)
   assert set(got.metrics) <= set(text_metrics.CORPUS)
@@ -100,16 +87,16 @@ def test_readers(task, pair, load, tmp_path):
     # Braces in a record are text.
     ("spec_bench", {"turns": ["a {b} {0} {"]}, "a {b} {0} {\n", None),
 ])
-def test_other_formats(task, value, prompt, reference, pair, load, tmp_path):
+def test_other_formats(task, value, prompt, reference, pair, tmp_path):
   path = tmp_path / "data.json"
   path.write_text(json.dumps([value]))
-  got = load(make_config(task, path))
-  assert texts(pair, got) == [prompt]
+  got = prompt_tasks.load(make_config(task, path), pair)
+  assert pair.tokenizer.decode(got.prompts[0]) == prompt
   assert got.references == (reference and [reference])
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.json", "a.jsonl.gz"])
-def test_text_goes_on_from_line_starts(name, pair, load, tmp_path):
+def test_text_goes_on_from_line_starts(name, pair, tmp_path):
   text = "one two three\n  four five six\n"
   data = text
   if ".json" in name:
@@ -117,16 +104,19 @@ def test_text_goes_on_from_line_starts(name, pair, load, tmp_path):
   data = data.encode()
   path = tmp_path / name
   path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-  got = load(make_config("text", path, prompt_length=5, max_new_tokens=6),
-             prompts=2)
-  assert sorted(texts(pair, got)) == ["  fou", "one t"]
+  config = make_config("text", path, prompt_length=5, max_new_tokens=6)
+  config.prompts = 2
+  got = prompt_tasks.load(config, pair)
+  assert sorted(map(pair.tokenizer.decode, got.prompts)) == ["  fou", "one t"]
   assert got.eos_id is None and not got.note
 
 
-def test_the_default_is_what_it_was(pair, load):
-  assert load(rsd_config.get_config(), prompt_length=8, max_new_tokens=4,
-              prompts=3) == prompt_tasks.Examples(
-                  python_corpus.prompts(pair.tokenizer, 3, 8, 4, seed=0))
+def test_the_default_is_what_it_was(pair):
+  config = rsd_config.get_config()
+  config.update(prompt_length=8, max_new_tokens=4, prompts=3)
+  got = prompt_tasks.load(config, pair)
+  assert got == prompt_tasks.Examples(
+      python_corpus.prompts(pair.tokenizer, 3, 8, 4, seed=0))
 
 
 @pytest.mark.parametrize("name, text, message", [
@@ -141,18 +131,20 @@ def test_the_default_is_what_it_was(pair, load):
     ("a.txt", "plain", "a.txt' has no field 'turns.0'; it is of type str"),
     ("a.jsonl.gz", "plain", "a.jsonl.gz' cannot be read"),
 ])
-def test_wrong_files(name, text, message, load, tmp_path):
+def test_wrong_files(name, text, message, pair, tmp_path):
   path = tmp_path / name
   path.write_text(text)
+  config = make_config("spec_bench", path)
+  config.prompts = 2
   with pytest.raises(launch.UserError, match=message):
-    load(make_config("spec_bench", path), prompts=2)
+    prompt_tasks.load(config, pair)
 
 
-def test_no_format_fits(load, tmp_path):
+def test_no_format_fits(pair, tmp_path):
   path = jsonl(tmp_path / "a.jsonl", {"de": "Ja."})
   with pytest.raises(launch.UserError, match=(
       r"line 1 has none of the formats .*'translation.de'.*; there are de\.")):
-    load(make_config("wmt18_de_en", path))
+    prompt_tasks.load(make_config("wmt18_de_en", path), pair)
 
 
 @pytest.mark.parametrize("task, update, message", [
@@ -174,10 +166,12 @@ def test_no_format_fits(load, tmp_path):
     ("spec_bench", {"tasks": {"spec_bench": {"formats": {"turns": {
         "template": "{trun}"}}}}}, "template='{trun}' is not a template of .*"),
 ])
-def test_wrong_settings(task, update, message, load, tmp_path):
+def test_wrong_settings(task, update, message, pair, tmp_path):
   path = jsonl(tmp_path / "a.jsonl", {"turns": ["x"]})
+  config = make_config(task, path)
+  config.update(update)
   with pytest.raises(launch.UserError, match=message):
-    load(make_config(task, path), **update)
+    prompt_tasks.load(config, pair)
 
 
 @pytest.mark.parametrize("side, lengths, what", [
@@ -185,27 +179,31 @@ def test_wrong_settings(task, update, message, load, tmp_path):
     ("left", [3, 5, 5, 5], "of 2 longer ones the left end was cut off."),
     ("right", [3, 5, 5, 5], "of 2 longer ones the right end was cut off."),
 ])
-def test_prompts_without_room(side, lengths, what, load, tmp_path):
+def test_prompts_without_room(side, lengths, what, pair, tmp_path):
   path = jsonl(tmp_path / "a.jsonl",
                *({"turns": ["ab" * n]} for n in (1, 2, 3, 4)))
   config = make_config("spec_bench", path, longest_prompt=5, too_long=side)
-  got = load(config, prompts=len(lengths))
+  config.prompts = len(lengths)
+  got = prompt_tasks.load(config, pair)
   assert sorted(map(len, got.prompts)) == lengths
   assert "there is room for 5 tokens" in got.note
   if side != "leave_out":
     assert got.note.endswith(what)
   else:
+    config.prompts = 3
     with pytest.raises(launch.UserError, match=what):
-      load(config, prompts=3)
+      prompt_tasks.load(config, pair)
 
 
 def test_room_is_the_models_own(pair):
   large, small = (types.SimpleNamespace(max_length=n) for n in (64, 32))
   pair = pair._replace(target=large, draft=small)
   config = make_config("spec_bench", "", max_new_tokens=12)
-  for longest, room in ((config.longest_prompt, 20), (7, 7), (99, 20)):
-    config.longest_prompt = longest
-    assert prompt_tasks.room(config, pair) == room
+  assert prompt_tasks.room(config, pair) == 20
+  config.longest_prompt = 7
+  assert prompt_tasks.room(config, pair) == 7
+  config.longest_prompt = 99
+  assert prompt_tasks.room(config, pair) == 20
 
 
 def test_shortening_keeps_what_texts_begin_with(pair):
@@ -221,11 +219,15 @@ def test_shortening_keeps_what_texts_begin_with(pair):
   assert prompt_templates.shorten(encoding, None, "left") == encoding.ids
 
 
-def test_more_examples_extend_fewer(load, tmp_path):
+def test_more_examples_extend_fewer(pair, tmp_path):
   path = jsonl(tmp_path / "a.jsonl", *({"turns": [str(n)]} for n in range(9)))
   config = make_config("spec_bench", path)
-  nine, four = (load(config, prompts=n).prompts for n in (9, 4))
-  assert four == nine[:4] != load(config, seed=1).prompts
+  config.prompts = 9
+  all_of_them = prompt_tasks.load(config, pair).prompts
+  config.prompts = 4
+  assert prompt_tasks.load(config, pair).prompts == all_of_them[:4]
+  config.seed = 1
+  assert prompt_tasks.load(config, pair).prompts != all_of_them[:4]
 
 
 def _of_categories(folder, *names, **update):
@@ -238,56 +240,63 @@ def _of_categories(folder, *names, **update):
   return config
 
 
-def test_one_category(pair, load, tmp_path):
+def test_one_category(pair, tmp_path):
   config = _of_categories(tmp_path, *["rag", "qa"] * 3, prompts=3,
                           category="qa")
-  got = load(config)
-  assert set(texts(pair, got)) == {"qa1\n", "qa3\n", "qa5\n"}
+  got = prompt_tasks.load(config, pair)
+  assert {pair.tokenizer.decode(p) for p in got.prompts} == {
+      "qa1\n", "qa3\n", "qa5\n"}
   assert "3 prompts of the first 3 of 3 examples of category qa" in got.note
   assert got.categories == ["qa"] * 3
+  config.category = "maths"
   with pytest.raises(launch.UserError, match="'maths' is not one of 'rag', '"):
-    load(config, category="maths")
+    prompt_tasks.load(config, pair)
 
 
-def test_categories_in_groups(pair, load, tmp_path):
-  got = load(_of_categories(tmp_path, "stem", "rag", "math", prompts=3))
-  assert dict(zip(texts(pair, got), got.categories)) == {
-      "stem0\n": "mt_bench", "math2\n": "mt_bench", "rag1\n": "rag"}
+def test_categories_in_groups(pair, tmp_path):
+  got = prompt_tasks.load(
+      _of_categories(tmp_path, "stem", "rag", "math", prompts=3), pair)
+  groups = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
+  assert groups == {"stem0\n": "mt_bench", "math2\n": "mt_bench",
+                    "rag1\n": "rag"}
 
 
-def test_categories_in_turn(load, tmp_path):
+def test_categories_in_turn(pair, tmp_path):
   config = _of_categories(tmp_path, *["qa"] * 6, "rag", "rag", "math",
                           prompts=7, balanced=True)
-  got = load(config)
+  got = prompt_tasks.load(config, pair)
   assert [sorted(part) for part in (
       got.categories[:3], got.categories[3:5], got.categories[5:])] == [
           ["mt_bench", "qa", "rag"], ["qa", "rag"], ["qa", "qa"]]
   assert got.note.startswith("Task spec_bench: 7 prompts of the first 7 of 9 "
                              "examples, in an order drawn with seed 0, each "
                              "category in turn")
-  assert load(config, prompts=4).prompts == got.prompts[:4]
+  config.prompts = 4
+  assert prompt_tasks.load(config, pair).prompts == got.prompts[:4]
 
 
-def test_questions_of_our_own(load):
-  got = load(make_config("questions", "", balanced=True), prompts=12)
+def test_questions_of_our_own(pair):
+  config = make_config("questions", "", balanced=True)
+  config.prompts = 12
+  got = prompt_tasks.load(config, pair)
   assert sorted(set(got.categories)) == [
       "chat", "code", "math_reasoning", "qa", "summarization", "translation"]
   # Two of each: half of them are one of each.
   assert len(set(got.categories[:6])) == 6 == len(set(got.categories[6:]))
 
 
-def test_records_that_refer_to_other_data_sets_are_left_out(load, tmp_path):
+def test_records_that_refer_to_other_data_sets_are_left_out(pair, tmp_path):
   text = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
   path = jsonl(tmp_path / "a.jsonl", {"turns": [text], "category": "math"},
                {"turns": ["Who?"], "category": "qa"})
-  got = load(make_config("speed_bench", path))
+  got = prompt_tasks.load(make_config("speed_bench", path), pair)
   assert got.categories == ["qa"] and "of 1 examples" in got.note
   jsonl(path, {"turns": [text], "category": "math"})
   with pytest.raises(launch.UserError, match="all 1 examples refer to other "
                      "data sets .'FULL BENCHMARK DATA"):
-    load(make_config("speed_bench", path))
+    prompt_tasks.load(make_config("speed_bench", path), pair)
   # Other tasks have texts that are what they are.
-  assert load(make_config("spec_bench", path)).prompts
+  assert prompt_tasks.load(make_config("spec_bench", path), pair).prompts
 
 
 @pytest.fixture(name="asked")
@@ -307,22 +316,23 @@ def _asked(monkeypatch):
   return asked
 
 
-def test_data_sets_by_name(load, asked, monkeypatch):
+def test_data_sets_by_name(pair, asked, monkeypatch):
   config = make_config("speed_bench", "")
-  assert load(config).categories == ["qa"]
+  assert prompt_tasks.load(config, pair).categories == ["qa"]
   config.tasks.speed_bench.dataset.name = "throughput_1k"
-  load(config)
-  assert load(make_config("wmt18_de_en", "")).references == ["Yes."]
-  load(make_config("wmt18_de_en", "hub:me/mine"))
+  prompt_tasks.load(config, pair)
+  got = prompt_tasks.load(make_config("wmt18_de_en", ""), pair)
+  assert got.references == ["Yes."]
+  prompt_tasks.load(make_config("wmt18_de_en", "hub:me/mine"), pair)
   assert asked == [(names, {"split": "test"}) for names in (
       ("nvidia/SPEED-Bench", "qualitative"),
       ("nvidia/SPEED-Bench", "throughput_1k"), ("wmt/wmt18", "de-en"),
       ("me/mine", "de-en"))]
   with pytest.raises(launch.UserError, match="'me/none' .*loaded: no network"):
-    load(make_config("wmt18_de_en", "hub:me/none"))
+    prompt_tasks.load(make_config("wmt18_de_en", "hub:me/none"), pair)
   monkeypatch.setitem(sys.modules, "datasets", None)
   with pytest.raises(launch.UserError, match="need the package datasets: pip"):
-    load(make_config("xsum", ""))
+    prompt_tasks.load(make_config("xsum", ""), pair)
 
 
 @pytest.mark.parametrize("make, presets, chat_", [
@@ -354,15 +364,17 @@ def test_configs_of_the_paper(make, presets, chat_):
     ("text", "text/tinystories_1000.json", 40),
     ("text", "text/wikitext2_valid.txt", 40),
 ])
-def test_public_files(task, name, count, load):
+def test_public_files(task, name, count, pair):
   config = make_config(task, pathlib.Path(_DATA) / name, longest_prompt=512,
                        too_long="left")
-  got = load(config, prompts=count)
-  assert len(got.prompts) == count and max(map(len, got.prompts)) <= 512
+  config.prompts = count
+  got = prompt_tasks.load(config, pair)
+  assert len(got.prompts) == count
+  assert max(map(len, got.prompts)) <= 512
   assert got.references is None or all(got.references)
 
 
-def test_a_task_of_ones_own(pair, load, tmp_path, monkeypatch):
+def test_a_task_of_ones_own(pair, tmp_path, monkeypatch):
   (tmp_path / "own_task_of_a_test.py").write_text("""
 def make(mark="?"):
   return {"formats": {"one": {"fields": {"question": "q", "answer": "a"},
@@ -375,11 +387,11 @@ def number():
   monkeypatch.syspath_prepend(tmp_path)
   name = "own_task_of_a_test"
   path = jsonl(tmp_path / "a.jsonl", {"q": "Who", "a": "I"})
-  got = load(make_config(f"{name}:make(mark='!')", path))
-  assert texts(pair, got) == ["Who!"]
+  got = prompt_tasks.load(make_config(f"{name}:make(mark='!')", path), pair)
+  assert [pair.tokenizer.decode(x) for x in got.prompts] == ["Who!"]
   assert got.references == ["I"] and got.eos_id == (0,)
   for task, message in ((f"{name}:number", "type int: a dict is needed"),
                         (f"{name}:mkae", "did you mean make"),
                         (f"{name}:make(1, 2)", "make takes mark")):
     with pytest.raises(launch.UserError, match=message):
-      load(make_config(task, path))
+      prompt_tasks.load(make_config(task, path), pair)

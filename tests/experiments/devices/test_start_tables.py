@@ -16,18 +16,22 @@ from support import helpers
 TEXTS = [np.array(text, np.int32) for text in ([1, 2, 1, 3, 1, 2, 4], [2, 4])]
 
 
-def test_what_is_counted_for_each_drafter():
+def test_the_most_frequent_successors():
   """After 1 come 2 twice and 3; after 2 come 4 twice and 1; 4 ends texts."""
   table = start_tables.make("token_recycling", TEXTS, 5, 2)
   assert table.params.tolist() == [[-1, -1], [2, 3], [4, 1], [1, -1], [-1, -1]]
-  # Shares of tri-grams.
+
+
+def test_shares_of_tri_grams():
   tokens, shares = start_tables.make("aded", [*TEXTS, np.array(
       [1, 2, 4], np.int32)], 5, 2, 101).params
   at = int(trigram_table.bucket(np.array(1), np.array(2), 101))
   assert tokens[at].tolist() == [4, 1]
   np.testing.assert_allclose(shares[at], [2 / 3, 1 / 3])
   assert (tokens >= 0).sum() == 5 and shares.sum() == pytest.approx(4)
-  # The texts of suffix decoding.
+
+
+def test_texts_of_suffix_decoding():
   result = start_tables.make("suffix", TEXTS, 5).params
   assert result.tolist() == [1, 2, 1, 3, 1, 2, 4, -1, 2, 4]
 

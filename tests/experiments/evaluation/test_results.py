@@ -40,8 +40,11 @@ def test_tables_by_category():
   assert ": speed-up\n" in text and "MBSU" not in text
 
 
-def test_prompts_without_categories_or_rates():
+def test_no_tables_by_category_of_prompts_without():
   assert not tree_tables.by_category(tiny_records.cells(categories=None))
+
+
+def test_rates_that_were_not_measured_by_category():
   records = [{name: x for name, x in record.items()
               if not name.startswith(("prompt_", "plain_"))}
              for record in tiny_records.records()]

@@ -38,8 +38,9 @@ def test_widths_have_the_least_padding(count):
 
 def test_members_are_all_rows():
   lengths = np.array([3, 9, 4, 9, 2, 30])
-  got = {width: rows.tolist()
-         for width, rows in length_buckets.members(lengths, 3)}
+  got = {
+      width: rows.tolist() for width, rows in length_buckets.members(lengths, 3)
+  }
   assert got == {4: [0, 2, 4], 9: [1, 3], 30: [5]}
 
 
@@ -79,31 +80,25 @@ def test_texts_of_a_length_share_a_batch():
                                 jax.random.key_data(plain[1][0])[1])
 
 
-def measured(folders, tmp_path, *trees):
-  """Records of plain decoding and of trees, their rows, and the best ones."""
+def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
+  """Beside methods of the draft model, which these do not get to see."""
   pair = helpers.load_pair(*folders)
   config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
                        temperatures=(0.5,))
-  config.trees = {"length": {"2": trees}}
+  config.trees = {"length": {"2": (
+      {"name": "token_recycling", "widths": (2, 2), "branching": 2},
+      "prompt_lookup(2)", "suffix(3, 2)")}}
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
-  result = tree_cells.measure(
-      config, pair, methods, prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]]),
-      tmp_path / "results")
-  rows = tree_figures.long_records(result, None, 0.1)
-  return result, rows, tree_tables.best(rows, points)
-
-
-def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
-  """Beside methods of the draft model, which these do not get to see."""
-  result, rows, trees = measured(
-      folders, tmp_path,
-      {"name": "token_recycling", "widths": (2, 2), "branching": 2},
-      "prompt_lookup(2)", "suffix(3, 2)")
+  examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
+  result = tree_cells.measure(config, pair, methods, examples,
+                              tmp_path / "results")
   assert [r["tree_nodes"] for r in result] == [0, 4, 2, 3]
   for record in result:
     assert record["draft_calls"] == [0, 0]
     assert record["metrics"]["mbsu"] == record["metrics"]["block_efficiency"]
+  rows = tree_figures.long_records(result, None, 0.1)
+  trees = tree_tables.best(rows, points)
   text = tree_tables.terminal(rows, trees)
   for label in ("Token Recycling", "prompt lookup", "suffix decoding"):
     assert f"  {label} " in text
@@ -112,13 +107,23 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
 
 
 def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
-  result, rows, trees = measured(folders, tmp_path, "pearl(2)")
+  pair = helpers.load_pair(*folders)
+  config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
+                       temperatures=(0.5,))
+  config.trees = {"length": {"2": ("pearl(2)",)}}
+  config.update(methods=(), lengths=(2,), budgets=())
+  methods, points = method_grid.from_config(config)
+  examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
+  result = tree_cells.measure(config, pair, methods, examples,
+                              tmp_path / "results")
   assert [r["depth"] for r in result] == [0, 2]
-  record = result[1]
-  assert record["draft_calls"] == [2 * n for n in record["target_calls"]]
-  assert "  PEARL " in tree_tables.terminal(rows, trees)
+  assert result[1]["draft_calls"] == [2 * n for n in result[1]["target_calls"]]
+  rows = tree_figures.long_records(result, None, 0.1)
+  text = tree_tables.terminal(rows, tree_tables.best(rows, points))
+  assert "  PEARL " in text
   tree_tables.write(tmp_path, rows, [], "", {})
   assert "mean accepted tokens" in (tmp_path / "summary.md").read_text()
+  record = result[1]
   runs = sum(record["target_calls"]) - record["post_verify_calls"]
   accepted = np.array(record["accepted_by_depth"]).sum(axis=0) @ [0, 1, 2]
   assert record["metrics"]["mean_accepted"] == [accepted / runs]
@@ -136,32 +141,36 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   examples = prompt_tasks.load(config, pair)
   methods = [method_specs.read({"name": "autoregressive"}),
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
-  measure = lambda name, methods=methods: tree_cells.measure(
-      config, pair, methods, examples, tmp_path / name)
   size = generate_lib._generate.num_programs  # pylint: disable=protected-access
   before = size()
-  result = measure("results")
+  result = tree_cells.measure(config, pair, methods, examples,
+                              tmp_path / "results")
   assert size() - before <= len(methods) * config.buckets
   assert [record["method"] for record in result] == [m.name for m in methods]
   for record in result:
     assert len(record["texts"]) == len(record["emitted"]) == 5
-    assert len(record["tokens"]) == len(record["row_steps"]) == 3
+    assert len(record["tokens"]) == 3
+    assert len(record["row_steps"]) == 3
     assert 0 <= record["metrics"]["idle_share"][0] < 1
     assert all(1 <= n <= 5 for n in record["emitted"])
     assert record["metrics"]["bleu"] == text_metrics.corpus_bleu(
         [text.lstrip().split("\n")[0].strip() for text in record["texts"]],
         ["y"] * 5)
   # What has a result is not run again.
-  assert measure("results") == result
+  again = tree_cells.measure(config, pair, methods, examples,
+                             tmp_path / "results")
+  assert again == result
   # From a queue come the same texts; the three short prompts have one.
   config.queue = 4
-  queued, = measure("queued", methods[:1])
+  queued, = tree_cells.measure(config, pair, methods[:1], examples,
+                               tmp_path / "queued")
   assert queued["texts"] == result[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
   # Without timings there are the same counts, and no rates.
   config.update(queue=0, references=0)
-  counted = measure("counted")
+  counted = tree_cells.measure(config, pair, methods, examples,
+                               tmp_path / "counted")
   for record, timed in zip(counted, result, strict=True):
     for name in ("texts", "emitted", "target_calls", "row_steps"):
       assert record[name] == timed[name]

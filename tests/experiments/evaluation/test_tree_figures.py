@@ -22,12 +22,14 @@ def test_figures_of_all_prompts():
   assert result["plain_rate"] == [pytest.approx(16 / 3, abs=1e-6)]
 
 
-def test_acceptance_has_an_interval_for_each_position_that_was_reached():
+def test_acceptance_has_an_interval_for_each_position():
   first, second = tree_figures.main(CHAIN, 0)["acceptance_by_depth"]
   # Of ten calls five accept a token, and two of these another one.
   assert first[0] == 0.5 and second[0] == 0.4
   assert first[1] < 0.5 < first[2] <= 1 and 0 == second[1] < 0.4 < second[2]
-  # A position that was never reached has no rate.
+
+
+def test_a_position_that_was_never_reached_has_no_rate():
   record = tiny_records.record("speculative(2)", [1] * 3, drafts=2, nodes=2,
                                accepted=[(6, 0, 0)] * 3)
   result = tree_figures.main(record, 0)["acceptance_by_depth"]
@@ -55,17 +57,19 @@ def test_figures_of_a_category():
 
 
 def test_categories_without_seconds():
-  """Of prompts that shared a batch, or of few timed ones: counts, no rates."""
-  without = lambda *names: {name: x for name, x in CHAIN.items()
-                            if not name.startswith(names)}
-  of_part = lambda record: tree_figures.main(
-      tree_figures.of_prompts(record, [0, 1]), 0)
-  shared = without("prompt_", "plain_")
+  """Of prompts that shared a batch counts are known, and no rates."""
+  shared = {name: x for name, x in CHAIN.items()
+            if not name.startswith(("prompt_", "plain_"))}
   assert "token_rate_ratio" in tree_figures.main(shared, 0)
-  assert set(of_part(shared)) == {"block_efficiency", "mbsu",
-                                  "acceptance_by_depth"}
-  timed = of_part(without("plain_"))
-  assert "token_rate" in timed and "token_rate_ratio" not in timed
+  result = tree_figures.main(tree_figures.of_prompts(shared, [0, 1]), 0)
+  assert set(result) == {"block_efficiency", "mbsu", "acceptance_by_depth"}
+
+
+def test_categories_of_a_baseline_that_was_timed_on_few_prompts():
+  timed = {name: x for name, x in CHAIN.items()
+           if not name.startswith("plain_")}
+  result = tree_figures.main(tree_figures.of_prompts(timed, [0, 1]), 0)
+  assert "token_rate" in result and "token_rate_ratio" not in result
 
 
 def test_cells_of_each_category_and_of_all():
@@ -78,7 +82,9 @@ def test_cells_of_each_category_and_of_all():
   assert [x["value"] for x in chain] == [
       1.5, pytest.approx(10 / 6, abs=1e-6), 1.6]
   assert chain[2]["nodes"] == chain[2]["depth"] == 2
-  # Prompts of no category.
+
+
+def test_prompts_of_no_category():
   result = tiny_records.cells(categories=None)
   assert {x["category"] for x in result} == {"all"}
 
@@ -90,15 +96,17 @@ def test_names_without_options_where_these_tell_nothing_apart():
       "suffix(8x4)", "rsd_s(2x2, traversal)", "cdsl(3, a=1)", "cdsl(3, a=2)"]
 
 
-@pytest.mark.parametrize("name, label", [
-    (dj.methods.prompt_lookup(4).name, "prompt lookup"),
-    (dj.methods.suffix(4, 2).name, "suffix decoding"),
-    (dj.methods.token_recycling((2,), 2).name, "Token Recycling"),
-    (dj.methods.speculative(3, verification="block").name, "SD, traversal"),
-    # As older records have it.
-    ("speculative(3, block)", "SD, traversal"),
-    (dj.methods.sequoia(((2,), (0, 1), (1,))).name, "sequoia"),
-    (dj.methods.rsd_s(3, 2, verification="traversal").name, "RSD-S, traversal"),
-    (dj.methods.rsd_s(3, 2).name, "RSD-S")])
-def test_labels_have_no_sizes_but_how_trees_are_verified(name, label):
-  assert tree_figures.label(name) == label
+@pytest.mark.parametrize("method, label", [
+    (dj.methods.prompt_lookup(4), "prompt lookup"),
+    (dj.methods.suffix(4, 2), "suffix decoding"),
+    (dj.methods.token_recycling((2,), 2), "Token Recycling"),
+    (dj.methods.speculative(3, verification="block"), "SD, traversal"),
+    (dj.methods.sequoia(((2,), (0, 1), (1,))), "sequoia"),
+    (dj.methods.rsd_s(3, 2, verification="traversal"), "RSD-S, traversal"),
+    (dj.methods.rsd_s(3, 2), "RSD-S")], ids=lambda x: getattr(x, "name", ""))
+def test_labels_have_no_sizes_but_how_trees_are_verified(method, label):
+  assert tree_figures.label(method.name) == label
+
+
+def test_records_that_name_a_rule_by_its_alias():
+  assert tree_figures.label("speculative(3, block)") == "SD, traversal"

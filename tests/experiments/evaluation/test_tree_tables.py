@@ -55,13 +55,16 @@ def test_figures_of_a_record():
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
 
 
-def test_figures_where_no_model_drafts_and_of_one_batch():
-  """However deep its tree, only the target is read; speed has no interval."""
-  record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4,
-            "seconds": [2.0], "tokens": [120]}
+def test_mbsu_where_no_model_drafts():
+  """However deep its tree, only the target is read."""
+  record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4}
   got = tree_figures.of_record(record, 0.1)
   assert got["mbsu"] == got["block_efficiency"]
-  assert got["token_rate"] == [60, None, None]
+
+
+def test_figures_of_one_batch_have_no_interval_of_speed():
+  record = {**_record("rsd_c(2-2)", 1.0), "seconds": [2.0], "tokens": [120]}
+  assert tree_figures.of_record(record, 0.1)["token_rate"] == [60, None, None]
 
 
 def test_a_cell_of_two_experiments_is_reported_in_both():

@@ -33,12 +33,15 @@ def _load(tmp_path):
   flags.FLAGS.unparse_flags()
 
 
-def test_formats_and_lines_that_end_at_line_feeds_alone(load):
+def test_formats(load):
   assert load("a.txt", "Hi\n\nHi there\n") == ["Hi", "Hi there"]
   assert load("a.jsonl", '"Hi"\n{"prompt": "there\\nHi"}\n') == [
       "Hi", "there\nHi"]
   assert load("a.json", '[{"turns": [{"q": "Hi"}]}]', field="turns.0.q") == [
       "Hi"]
+
+
+def test_lines_end_at_line_feeds_alone(load):
   assert load("a.txt", "Hi\x0c\u2028Hi\r\nthere\x85Hi\n") == load(
       "a.json", json.dumps(["Hi\x0c\u2028Hi", "there\x85Hi"]))
 
@@ -60,11 +63,14 @@ def test_chats(load):
   assert load("a.jsonl", line, chat="true") == ["[user]Hi\nthere[assistant]"]
 
 
-def test_arguments_and_dates_of_the_template(load, tmp_path):
+def test_arguments_of_the_template(load, tmp_path):
   (tmp_path / chat_template.FILE).write_text("{{ enable_thinking }}")
   for value in ("false", "true"):
     assert load("a.txt", "Hi", chat="true", chat_template_args=(
         '{"enable_thinking": %s}' % value)) == [value.title()]
+
+
+def test_chats_of_a_date(load, tmp_path):
   (tmp_path / chat_template.FILE).write_text("{{ strftime_now('%Y') }}")
   assert load("a.txt", "Hi", datetime.datetime(2001, 5, 10), chat="true") == [
       "2001"]

@@ -2,15 +2,18 @@
 
 from absl import flags
 from absl.testing import flagsaver
+import jax
 import numpy as np
 import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.devices import mesh
 from experiments.flags import reward_flags
-from support import helpers, tiny_tasks
+from support import helpers
 
-PROMPTS, BUDGET = tiny_tasks.PROMPTS, 12
+PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
+BUDGET = 12
 
 
 @pytest.fixture(name="pair", scope="module")
@@ -31,11 +34,14 @@ def _judged(pair):
 
 
 def best(pair, judged, method):
-  return tiny_tasks.decoded(pair, method, new=BUDGET, temperature=1.0,
-                            **judged.arguments(pair, len(PROMPTS)))
+  keys = jax.random.split(jax.random.key(0), len(PROMPTS))
+  return mesh.generate(
+      pair, keys, PROMPTS, np.full(len(PROMPTS), PROMPTS.shape[1]),
+      method=method, max_new_tokens=BUDGET, sampling=dj.Sampling(1.0),
+      **judged.arguments(pair, len(PROMPTS)))
 
 
-def test_words_steer_a_search_and_none_are_no_reward(pair, judged):
+def test_words_steer_a_search(pair, judged):
   """The best of many samples has more of the words than one sample."""
   result = judged("words:b/d/f/h,c/e/g/i")
   rewards = [best(pair, result, dj.methods.best_of_n(n)).stats.extra["reward"]
@@ -44,11 +50,6 @@ def test_words_steer_a_search_and_none_are_no_reward(pair, judged):
   out = best(pair, result, dj.methods.autoregressive())
   assert reward_flags.line(out) == [
       f"reward {float(out.stats.extra['reward'][0]):.3f}"]
-  # Without a reward.
-  result = judged("")
-  assert not reward_flags.given()
-  assert result.reward is None
-  assert not reward_flags.line(best(pair, result, dj.methods.autoregressive()))
 
 
 def test_a_model_with_another_tokenizer_scores_on_the_host(pair, judged):
@@ -56,6 +57,13 @@ def test_a_model_with_another_tokenizer_scores_on_the_host(pair, judged):
   out = best(pair, result, dj.methods.best_of_n(2))
   assert dj.rewards.host_report(result.reward).texts
   assert np.isfinite(out.stats.extra["reward"]).all()
+
+
+def test_no_reward(pair, judged):
+  result = judged("")
+  assert not reward_flags.given()
+  assert result.reward is None
+  assert not reward_flags.line(best(pair, result, dj.methods.autoregressive()))
 
 
 @pytest.mark.parametrize("name,error", [

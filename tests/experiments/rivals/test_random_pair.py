@@ -55,8 +55,9 @@ def test_distributions_overlap_as_asked(written, models, texts):
 
 def test_measure_in_numpy(models, texts):
   distributions = []
-  for model in models:
-    logits = np.float64(logits_of(model, texts))
+  for config, params in models:
+    logits = np.asarray(transformer.causal_logits(
+        transformer.language_model(config), params, texts), np.float64)
     distributions.append(np.exp(logits - logits.max(axis=-1, keepdims=True)))
     distributions[-1] /= distributions[-1].sum(axis=-1, keepdims=True)
   target, draft = (x[:, 1:] for x in distributions)
@@ -80,18 +81,14 @@ def test_files_have_the_numbers_that_were_measured(tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, made, read)
 
 
-def logits_of(model, texts):
-  config, params = model
-  return np.asarray(transformer.causal_logits(
-      transformer.language_model(config), params, texts))
-
-
 def test_distributions_depend_on_the_context(models, texts):
   # The newest token is the same, another one is not.
   changed = texts.copy()
   changed[:, 0] = (changed[:, 0] + 1) % SETTINGS.vocab_size
-  for model in models:
-    a, b = (logits_of(model, x)[:, 3] for x in (texts, changed))
+  for config, params in models:
+    a, b = (np.asarray(transformer.causal_logits(
+        transformer.language_model(config), params, x))[:, 3]
+        for x in (texts, changed))
     assert np.abs(a - b).max() > 1e-3
 
 
@@ -113,12 +110,15 @@ def test_the_core_is_the_same_in_both(models):
 def test_transformers_reads_the_same_distributions(written, models, texts):
   torch = pytest.importorskip("torch", reason="needs the extra parity")
   transformers = pytest.importorskip("transformers")
-  for name, model in zip((random_pair.TARGET, random_pair.DRAFT), models):
+  for name, (config, params) in zip(
+      (random_pair.TARGET, random_pair.DRAFT), models):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         written[0] / name, dtype=torch.float32)
     with torch.no_grad():
       expected = theirs(torch.tensor(texts, dtype=torch.long)).logits.numpy()
-    np.testing.assert_allclose(logits_of(model, texts), expected, atol=2e-3)
+    ours = transformer.causal_logits(transformer.language_model(config),
+                                     params, texts)
+    np.testing.assert_allclose(ours, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("update, message", [

@@ -83,7 +83,9 @@ def test_texts_of_other_methods_are_of_other_keys(texts):
 
 
 def test_flags_that_do_not_go_together(texts):
-  for flags_, message in ((texts("2", stream="true"), "--texts and --str"),
-                          (texts("1", reference="x"), "--reference compares")):
-    with flags_, pytest.raises(launch.UserError, match=message):
-      display_flags.check([], dj.Sampling())
+  with texts("2", stream="true"), pytest.raises(launch.UserError,
+                                                match="--texts and --str"):
+    display_flags.check([], dj.Sampling())
+  with texts("1", reference="x"), pytest.raises(launch.UserError,
+                                                match="--reference compares"):
+    display_flags.check([], dj.Sampling())

@@ -25,6 +25,9 @@ def test_product_is_the_logarithm_of_what_a_bigram_adds():
   np.testing.assert_allclose(left @ right.T, expected(2.0), atol=1e-5)
   # Another prior is told apart.
   assert np.abs(left @ right.T - expected(1.0)).max() > .05
+
+
+def test_rank():
   # Its rows sum to one under p(x | y), so that less rank loses something.
   errors = [np.abs(np.matmul(left, right.T) - expected(2.0)).max()
             for left, right in (bigram_head.bigrams(TEXTS, V, rank, 2.0)

@@ -42,14 +42,16 @@ def test_the_fastest_is_chosen_and_told():
                                   "1.90"]
 
 
-def test_plain_decoding_where_nothing_is_faster_and_the_smallest_of_a_budget():
+def test_plain_decoding_where_nothing_is_faster():
   result = choice(finding(1.01))
   assert result.method.name == "autoregressive"
   assert result.report.endswith("no other is faster: speculative(2) has 1.01 "
                                 "times as many.")
   assert choice().report.endswith("nothing else fits into the budget of "
                                   "memory.")
-  # Of a budget the smallest that keeps the speed.
+
+
+def test_of_a_budget_the_smallest_that_keeps_the_speed():
   result = choice(finding(1.9), finding(1.82, "rsd_s(2, 3)"), finding(
       1.5, "speculative(1)"), sizes={
           "speculative(2)": 9, "rsd_s(2, 3)": 8, "speculative(1)": 1,

@@ -37,7 +37,9 @@ def test_parts_of_operations():
   result = profile._places([("jit_f", PROGRAM)])
   assert {name: result["jit_f", name][1] for name in PLACES} == PLACES
   assert result["jit_f", "while.1"][0] == "while"
-  # Programs without parts do not count.
+
+
+def test_programs_without_parts_do_not_count():
   text = PROGRAM.replace("verify", "x").replace("draft", "x").replace(
       "target", "x")
   assert not profile._places([("jit_f", text)])

@@ -11,23 +11,26 @@ from models import transformer
 from support import tiny_models as tiny
 
 ROOF = roofline.Roofline(bandwidth=1000.0, flops={"float32": 100.0})
-SIZES = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="float32")
 
 
-def test_embeddings_that_are_read():
-  """Of untied ones none; tied ones are the output layer."""
-  count = lambda model: sum(x.size for x in jax.tree.leaves(model.params))
+def test_untied_embeddings_are_not_read():
   model = tiny.random_model(tiny.LLAMA)
   sizes = roofline.sizes(tiny.LLAMA, model.params)
-  rest = count(model) - tiny.LLAMA.vocab_size * tiny.LLAMA.dim
-  assert sizes.weights == 4 * rest
+  table = tiny.LLAMA.vocab_size * tiny.LLAMA.dim
+  total = sum(x.size for x in jax.tree.leaves(model.params))
+  assert sizes.weights == 4 * (total - table)
   # Two layers of two heads with four channels, keys and values.
   assert sizes.slot == 4 * 2 * 2 * 4 * 2
   norms = (2 * tiny.LLAMA.num_layers + 1) * tiny.LLAMA.dim
-  assert sizes.multiplied == rest - norms
+  assert sizes.multiplied == total - table - norms
+
+
+def test_tied_embeddings_are_the_output_layer():
   model = tiny.random_model(tiny.OPT)
-  assert roofline.sizes(tiny.OPT, model.params).weights == 4 * (
-      count(model) - tiny.OPT.max_length * tiny.OPT.dim)
+  sizes = roofline.sizes(tiny.OPT, model.params)
+  positions = tiny.OPT.max_length * tiny.OPT.dim
+  total = sum(x.size for x in jax.tree.leaves(model.params))
+  assert sizes.weights == 4 * (total - positions)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -55,19 +58,25 @@ def test_weights_of_fewer_bits_are_read_as_such(weights, bits):
   assert rest == (4 * rows if weights == "int8" else 0)
 
 
-@pytest.mark.parametrize("model, rows, fresh, live, of_16_bits, seconds", [
-    (SIZES, 1, 1, 0, {}, 0.4), (SIZES, 1, 1, 50, {}, 0.9),
-    (SIZES, 1, 10, 50, {}, 2.0),
-    # Numbers of 16 bits may be multiplied as float32.
-    (SIZES._replace(dtype="bfloat16"), 1, 10, 50, {"bfloat16": 20.0}, 2.0),
-    (SIZES._replace(dtype="bfloat16"), 1, 10, 50, {"bfloat16": 400.0}, 0.9),
-    # Rows share the weights and nothing else.
-    (SIZES._replace(multiplied=1), 4, 1, 10, {}, 0.8)])
-def test_a_bound_is_reading_or_multiplying(model, rows, fresh, live, of_16_bits,
-                                           seconds):
-  roof = ROOF._replace(flops={**ROOF.flops, **of_16_bits})
-  assert roofline.step_seconds(roof, model, rows, fresh, live) == (
-      pytest.approx(seconds))
+@pytest.mark.parametrize("fresh,live,seconds", [
+    (1, 0, 0.4), (1, 50, 0.9), (10, 50, 2.0)])
+def test_a_bound_is_reading_or_multiplying(fresh, live, seconds):
+  model = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="float32")
+  result = roofline.step_seconds(ROOF, model, 1, fresh, live)
+  assert result == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("rate,seconds", [(20.0, 2.0), (400.0, 0.9)])
+def test_numbers_of_16_bits_may_be_multiplied_as_float32(rate, seconds):
+  roof = ROOF._replace(flops={**ROOF.flops, "bfloat16": rate})
+  model = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="bfloat16")
+  result = roofline.step_seconds(roof, model, 1, 10, 50)
+  assert result == pytest.approx(seconds)
+
+
+def test_rows_share_the_weights_and_nothing_else():
+  model = roofline.Sizes(weights=400, slot=10, multiplied=1, dtype="float32")
+  assert roofline.step_seconds(ROOF, model, 4, 1, 10) == pytest.approx(0.8)
 
 
 def test_a_device_has_a_roof(monkeypatch):

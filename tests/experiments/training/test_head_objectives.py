@@ -31,21 +31,11 @@ def forced(tokens):
 
 
 def made(name):
-  """A head, random parameters, tokens `[2, T + 1]`, and the target's own."""
+  """A head, random parameters, and tokens `[2, T + 1]`."""
   head = head_objectives.choose(name, _TARGET, _DEPTH)
   tokens = np.random.default_rng(0).integers(
       _TARGET.vocab_size, size=(2, _LENGTH + 1)).astype(np.int32)
-  return (head, head_objectives.init(jax.random.key(1), head), tokens,
-          tiny.random_model(_TARGET).params)
-
-
-def check_descends(loss, params, batch, own):
-  """Asserts that a small step along the slope lowers the loss; returns it."""
-  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
-  norm = jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(slope)))
-  step = jax.tree.map(lambda x, g: x - 0.02 * g / norm, params, slope)
-  assert np.isfinite(before) and jax.jit(loss)(step, batch, own) < before
-  return before
+  return head, head_objectives.init(jax.random.key(1), head), tokens
 
 
 def read(chosen, own, tokens):
@@ -63,8 +53,9 @@ def larger(params):
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("name", sorted(head_objectives.KINDS.keys() - {"ppd"}))
 def test_predictions_are_those_of_drafts(name):
-  chosen, params, tokens, own = made(name)
+  chosen, params, tokens = made(name)
   kind, config, params = chosen.kind, chosen.config, larger(params)
+  _, own = tiny.random_model(_TARGET)
   features = read(chosen, own, tokens)
   predicted, places = jax.jit(lambda params, own, features: kind.predict(
       config, _TARGET, params, own, features, tokens, _DEPTH)[:2])(
@@ -101,8 +92,8 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
 
   Embeddings of the text's own tokens are such a chain.
   """
-  chosen, _, tokens, own = made("ppd")
-  model = tiny.random_model(_TARGET).lm
+  chosen, _, tokens = made("ppd")
+  model, own = tiny.random_model(_TARGET)
   logits = transformer.causal_logits(model, own, jnp.asarray(tokens[:, :-1]))
   features = read(chosen, own, tokens)
   anchor = 4
@@ -119,10 +110,14 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
 @pytest.mark.parametrize("name", ["eagle3", "dspark", "fspad", "hydra++",
                                   "clover", "chimera", "ppd"])
 def test_a_head_learns(name):
-  head, params, tokens, own = made(name)
+  head, params, tokens = made(name)
+  _, own = tiny.random_model(_TARGET)
   loss = head_objectives.objective(head, losses.forward_kl)
   batch = batches.whole(tokens)
-  check_descends(loss, params, batch, own)
+  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
+  step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
+      sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
+  assert np.isfinite(before) and jax.jit(loss)(step, batch, own) < before
   metrics = head_objectives.evaluator(head)(params, batch, own)
   assert 0 < metrics["overlap"] < 1
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
@@ -132,7 +127,8 @@ def test_a_head_learns(name):
 @pytest.mark.parametrize("name", ["medusa", "eagle3", "dspark", "fspad"])
 def test_a_loss_of_paths(name):
   """Each entry is of one path of the text at all levels, and a head learns."""
-  head, params, tokens, own = made(name)
+  head, params, tokens = made(name)
+  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
   result, _ = head_objectives._levels(head, params, batch, own, False, True)
   student, places, *_ = head.kind.predict(
@@ -147,12 +143,17 @@ def test_a_loss_of_paths(name):
     assert np.all(weights[:, n] == 1)
     assert np.all(weights[:, places[0] + level >= _LENGTH] == 0)
   loss = head_objectives.objective(head, losses.block_verification)
-  assert check_descends(loss, params, batch, own) > 0
+  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
+  assert 0 < before
+  step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
+      sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
+  assert jax.jit(loss)(step, batch, own) < before
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "chimera", "eagle3"])
 def test_output_layers_begin_as_the_target_s(name):
-  chosen, _, _, own = made(name)
+  chosen, _, _ = made(name)
+  _, own = tiny.random_model(_TARGET)
   random_, begun = (
       jax.tree_util.tree_leaves_with_path(head_objectives.init(
           jax.random.key(1), chosen, params)) for params in (None, own))
@@ -206,7 +207,8 @@ def test_sizes_of_a_block_head():
 
 
 def test_features_of_a_batch_are_used():
-  head, params, tokens, own = made("eagle3")
+  head, params, tokens = made("eagle3")
+  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
   loss = jax.jit(head_objectives.objective(head, losses.forward_kl))
   kept = head_objectives.features(head, own, jnp.asarray(tokens[:, :-1]))
@@ -226,7 +228,8 @@ def test_heads_that_draft_all_tokens(name):
 
 def test_features_are_compared_with_those_of_the_target():
   """The loss of FSPAD: distributions, and ten times the features."""
-  head, params, tokens, own = made("fspad")
+  head, params, tokens = made("fspad")
+  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
   whole, plain = (head_objectives.objective(x, losses.forward_kl)(
       params, batch, own) for x in (head, head._replace(

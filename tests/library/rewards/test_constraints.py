@@ -130,12 +130,15 @@ def test_where_a_word_counts(text, prompt, expected):
   assert covered(text, [], prompt) == 1
 
 
-def test_soft_and_hard_coverage_and_forms_of_many_words_of_bits():
+def test_soft_and_hard_coverage():
   concepts = [["dog", "dogs"], ["catch", "caught"], ["ball"]]
   values = [covered(text, concepts) for text in (
       " ...............", " dogs and a ball", " dog caught ball")]
   np.testing.assert_allclose(values, [0, 2 / 3, 1], rtol=1e-6)
   assert list(dj.constraints.hard_coverage(np.array(values))) == [0, 0, 1]
+
+
+def test_long_forms_cross_words_of_bits():
   form = "a" * 20 + " " + "b" * 60
   assert covered(f" {form}", [[form], ["a" * 20]]) == 1
   assert covered(f" {form}b", [[form], ["a" * 20]]) == 0.5
