@@ -14,6 +14,7 @@ from decoding_jax.kernels.dispatch import (compile_for, compiler_options,
                                            reads_slices)
 from decoding_jax.kernels.dot_product_attention import Span
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
+from decoding_jax.kernels.elementwise import add, swiglu
 from decoding_jax.kernels.gumbel import gumbel_top_k, top_k
 from decoding_jax.kernels.linear import matmul, matmuls
 from decoding_jax.kernels.mesh_axes import (is_split, split_by_compiler,
@@ -22,9 +23,10 @@ from decoding_jax.kernels.norms import log_normalizer, rms_norm
 from decoding_jax.kernels.random import threefry_hashes
 
 __all__ = [
-    "Span", "SplitSlots", "attention", "available", "commit", "compile_for",
-    "compiler_options", "cores", "empty_like", "gumbel_top_k", "host_device",
-    "is_cpu", "is_split", "is_tracing", "log_normalizer", "matmul", "matmuls",
-    "prepare", "reads_slices", "rms_norm", "soft_cap", "split_by_compiler",
-    "take_along", "threefry_hashes", "top_k", "write_slots", "zeros",
+    "Span", "SplitSlots", "add", "attention", "available", "commit",
+    "compile_for", "compiler_options", "cores", "empty_like", "gumbel_top_k",
+    "host_device", "is_cpu", "is_split", "is_tracing", "log_normalizer",
+    "matmul", "matmuls", "prepare", "reads_slices", "rms_norm", "soft_cap",
+    "split_by_compiler", "swiglu", "take_along", "threefry_hashes", "top_k",
+    "write_slots", "zeros",
 ]

@@ -68,7 +68,9 @@ def attention(q, parts, cap=0.0):
   pairs = [_of_all_rows(q, part, cap)
            for part, shared in zip(parts, is_shared) if shared]
   own = tuple(part for part, shared in zip(parts, is_shared) if not shared)
-  pairs.append(_attention(q, own, cap=cap))
+  # What is merged is rounded afterwards.
+  own_dtype = {} if pairs else {"dtype": q.dtype}
+  pairs.append(_attention(q, own, cap=cap, **own_dtype))
   return (merge(pairs) if pairs[1:] else pairs[0])[0].astype(q.dtype)
 
 
@@ -110,7 +112,7 @@ def merge(attentions):
   return y / total[..., None], largest + jnp.log(total)
 
 
-def _reference(q, parts, *, cap):
+def _reference(q, parts, *, cap, dtype=jnp.float32):
   attend = functools.partial(_attend, cap)
   forms = {}
   if q.shape[1] * q.shape[3] == 1:
@@ -122,7 +124,8 @@ def _reference(q, parts, *, cap):
   forms |= {platform: dispatch.with_derivatives_of(
       attend, functools.partial(_attend_merged, cap, of_prefix))
             for platform, of_prefix in _of_prefix(q, parts).items()}
-  return dispatch.by_platform(q, parts, default=attend, **forms)
+  y, log_sums = dispatch.by_platform(q, parts, default=attend, **forms)
+  return y.astype(dtype), log_sums
 
 
 def _own(cap, q, parts):
@@ -305,11 +308,12 @@ def _apart(q):
       rocm=jax.lax.optimization_barrier)
 
 
-def _native(q, parts, *, cap):
-  return bindings.attention(q, _of_layer(parts), cap=cap)
+def _native(q, parts, *, cap, dtype=jnp.float32):
+  return bindings.attention(q, _of_layer(parts), cap=cap, dtype=dtype)
 
 
 _attention = dispatch.on_cpu(
     _reference, _native,
-    fits=lambda q, parts, *, cap: (bindings.supports_floats(parts[0][0])
-                                   and not _is_latent(q, parts)))
+    fits=lambda q, parts, *, cap, dtype=jnp.float32: (
+        bindings.supports_floats(parts[0][0])
+        and bindings.supports_dtype(dtype) and not _is_latent(q, parts)))

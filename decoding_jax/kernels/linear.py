@@ -24,18 +24,21 @@ def matmul(x, weights, scale=None):
   return matmuls(x, (weights,), None if scale is None else (scale,))[0]
 
 
-def matmuls(x, weights, scales=None, sliced=False):
-  """Returns a tuple of products of the same activations; see `matmul`. `sliced`
-  says that weights are slices of larger arrays, by the number of an iteration:
-  a TPU converts them where it reads them."""
+def matmuls(x, weights, scales=None, sliced=False, dtype=jnp.float32):
+  """Returns a tuple of products of the same activations, rounded to `dtype`;
+  see `matmul`. `sliced` says that weights are slices of larger arrays, by the
+  number of an iteration: a TPU converts them where it reads them."""
   tokens = x.reshape(-1, x.shape[-1])
-  found = _matmuls(tokens, tuple(weights), tuple(scales or ()), sliced=sliced)
+  found = _matmuls(tokens, tuple(weights), tuple(scales or ()), sliced=sliced,
+                   dtype=jnp.dtype(dtype))
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
 
 
-def _reference(x, weights, scales, *, sliced):
-  ys = tuple(_product(x, w, sliced) for w in weights)
-  return tuple(y * scale[:, 0][None] for y, scale in zip(ys, scales)) or ys
+def _reference(x, weights, scales, *, sliced, dtype):
+  ys = [_product(x, w, sliced) for w in weights]
+  if scales:
+    ys = [y * scale[:, 0][None] for y, scale in zip(ys, scales)]
+  return tuple(y.astype(dtype) for y in ys)
 
 
 def _product(x, weights, sliced):
@@ -84,5 +87,7 @@ def precision(dtype):
 
 
 _matmuls = dispatch.on_cpu(
-    _reference, lambda *arrays, sliced: bindings.matmuls(*arrays),
-    fits=lambda *arrays, sliced: bindings.supports_matmul(*arrays))
+    _reference,
+    lambda *arrays, sliced, dtype: bindings.matmuls(*arrays, dtype=dtype),
+    fits=lambda *arrays, sliced, dtype: bindings.supports_matmul(
+        *arrays, dtype=dtype))

@@ -114,8 +114,7 @@ class Linear(nn.Module):
 def project(linears, x):
   """Returns what several of `Linear` make of the same `[..., in]`."""
   weights, biases = zip(*(linear.factors(x.shape[-1]) for linear in linears))
-  ys = [y.astype(x.dtype)
-        for y in linear_ops.matmuls(x, weights, linears[0].sliced)]
+  ys = linear_ops.matmuls(x, weights, linears[0].sliced, x.dtype)
   return [y if bias is None else y + _along(bias, y)
           for y, bias in zip(ys, biases)]
 
@@ -164,9 +163,10 @@ class FeedForward(nn.Module):
     first, *rest = project(
         [linear(self.config.hidden_dim, axes=(self.hidden, None), name=name)
          for name in names], x)
-    hidden = activation(first)
-    for up in rest:
-      hidden *= up
+    if self.config.feed_forward == "swiglu":
+      hidden = kernels.swiglu(first, *rest)
+    else:
+      hidden = functools.reduce(jnp.multiply, rest, activation(first))
     return linear(self.config.dim, axes=(None, self.hidden),
                   name="down")(hidden)
 
@@ -284,14 +284,15 @@ class Layer(nn.Module):
     y, block = mixer(cfg, name=name)(
         norm(x, "attention_norm", ahead), prefix, block, slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
-    total = norm(x + y, "attention_norm", cfg.post_norm)
+    total = norm(kernels.add(x, y), "attention_norm", cfg.post_norm)
     feed_forward = Mixture if cfg.num_experts else functools.partial(
         FeedForward, hidden=parameters.DENSE if cfg.dense_dim else
         parameters.HIDDEN)
     y = feed_forward(cfg, name="feed_forward")(
         norm(x if cfg.parallel else total, "feed_forward_norm", ahead))
     y = _times(norm(y, "feed_forward_out_norm", after), cfg.residual_scale)
-    return norm(total + y, "feed_forward_norm", cfg.post_norm), block
+    return norm(kernels.add(total, y), "feed_forward_norm",
+                cfg.post_norm), block
 
 
 def _gelu(x, approximate=True):

@@ -13,13 +13,13 @@ def matmul(x, weights):
   return matmuls(x, (weights,))[0]
 
 
-def matmuls(x, weights, sliced=False):
+def matmuls(x, weights, sliced=False, dtype=jnp.float32):
   """Returns products with several matrices, on a CPU by one operation. All are
-  of one type; `sliced` as in `kernels.matmuls`."""
+  of one type; `sliced` and `dtype` as in `kernels.matmuls`."""
   if not quantization.is_matrix(weights[0]):
-    return kernels.matmuls(x, weights, sliced=sliced)
+    return kernels.matmuls(x, weights, sliced=sliced, dtype=dtype)
   return kernels.matmuls(x, [w.values for w in weights],
-                         [w.scales for w in weights], sliced)
+                         [w.scales for w in weights], sliced, dtype)
 
 
 def by_inputs(x, weights, parts, sliced=False):

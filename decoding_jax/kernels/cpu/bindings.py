@@ -18,32 +18,44 @@ from decoding_jax.kernels import mesh_axes
 _LOG = logging.getLogger(__name__)
 # "xla" turns native kernels off.
 SWITCH = "DECODING_JAX_KERNELS"
-_HANDLERS = ("products", "norm", "attention", "commit", "normalizer", "draws",
-             "hashes", "room", "put")
+_HANDLERS = ("products", "sum", "swiglu", "norm", "attention", "commit",
+             "normalizer", "draws", "hashes", "room", "put")
 # The name of the library, or None, by whether it could be compiled then.
 _found = {}
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
 
 
-def supports_matmul(x, weights, scales=()) -> bool:
+def supports_matmul(x, weights, scales=(), *, dtype=jnp.float32) -> bool:
   del x  # Of any type.
   kinds = {str(w.dtype) for w in weights}
   return (len(kinds) == 1 and kinds <= set(_DTYPES)
+          and supports_dtype(dtype)
           and len(scales) in (0, len(weights))
           and all(w.size for w in weights) and _can_be_called())
 
 
-def matmuls(x, weights, scales=()):
+def matmuls(x, weights, scales=(), *, dtype=jnp.float32):
   """Multiplies in float32; a token's bits do not depend on other tokens."""
   x = x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)
-  shapes = [jax.ShapeDtypeStruct((len(x), len(w)), jnp.float32)
-            for w in weights]
+  shapes = [jax.ShapeDtypeStruct((len(x), len(w)), dtype) for w in weights]
   return tuple(_call("products", shapes, x, *weights, *scales))
 
 
+def supports_dtype(dtype) -> bool:
+  return str(jnp.dtype(dtype)) in _FLOATS
+
+
 def supports_floats(x) -> bool:
-  return str(x.dtype) in _FLOATS and bool(x.size) and _can_be_called()
+  return supports_dtype(x.dtype) and bool(x.size) and _can_be_called()
+
+
+def supports_pair(x, y) -> bool:
+  return (x.shape, x.dtype) == (y.shape, y.dtype) and supports_floats(x)
+
+
+def of_pair(name, x, y):
+  return _call(name, [jax.ShapeDtypeStruct(x.shape, x.dtype)], x, y)[0]
 
 
 def rms_norm(x, scale, *, epsilon, plus_one):
@@ -52,19 +64,18 @@ def rms_norm(x, scale, *, epsilon, plus_one):
   return y
 
 
-def attention(q, parts, *, cap):
-  """Returns a pair as of `dot_product_attention.merge`, in float32. Slots that
-  no query sees are not read. Spans say nothing that masks do not."""
-  queries = q.astype(jnp.float32).transpose(0, 2, 3, 1, 4)
+def attention(q, parts, *, cap, dtype=jnp.float32):
+  """Returns a pair as of `dot_product_attention.merge`, the first of `dtype`.
+  Slots that no query sees are not read. Spans say nothing that masks do not."""
+  queries = q.astype(jnp.float32)
   arrays = []
   for keys, values, mask, *_ in parts:
     arrays += [keys, values,
                jnp.broadcast_to(mask, (len(q), *mask.shape[1:]))]
-  y, log_sums = _call(
-      "attention", [jax.ShapeDtypeStruct(shape, jnp.float32)
-                    for shape in (queries.shape, queries.shape[:-1])],
-      queries, *arrays, cap=np.float32(cap))
-  return y.transpose(0, 3, 1, 2, 4), log_sums.transpose(0, 3, 1, 2)
+  return tuple(_call(
+      "attention", [jax.ShapeDtypeStruct(queries.shape, dtype),
+                    jax.ShapeDtypeStruct(queries.shape[:-1], jnp.float32)],
+      queries, *arrays, cap=np.float32(cap)))
 
 
 def supports_writes(arrays) -> bool:

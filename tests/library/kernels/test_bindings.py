@@ -117,9 +117,31 @@ def test_products_with_scales_and_of_stacked_kernels():
   for got, plain, scale in zip(bindings.matmuls(x, kernels, scales),
                                bindings.matmuls(x, kernels), scales):
     np.testing.assert_array_equal(got, plain * scale.T)
+  for got, wide in zip(bindings.matmuls(x, kernels, scales, dtype="bfloat16"),
+                       bindings.matmuls(x, kernels, scales)):
+    np.testing.assert_array_equal(got, wide.astype("bfloat16"))
   stacked, x = _kernel((4, 6, 5), "float32"), _x(5, 3)
   np.testing.assert_allclose(jax.vmap(seam.matmul, (None, 0))(x, stacked),
                              x @ stacked.mT, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [3, 64, 20_011])
+def test_functions_of_activations(dtype, size):
+  """Far from zero as well, where an exponential would overflow."""
+  x, y = (jnp.asarray(_x(size, 2)[i] * scale, dtype)
+          for i, scale in enumerate((40, 1)))
+  x = x.at[:3].set(jnp.asarray([300, -300, 0], dtype))
+  np.testing.assert_array_equal(seam.add(x, y), x + y)
+  wide = x.astype(jnp.float32)
+  np.testing.assert_allclose(
+      seam.swiglu(x, y).astype(jnp.float32),
+      jax.nn.silu(wide) * y.astype(jnp.float32),
+      rtol=1e-5 if dtype == "float32" else 2**-8, atol=1e-30)
+  slope = jax.grad(lambda x: seam.swiglu(x, y).astype(jnp.float32).sum())(x)
+  right = jax.grad(lambda x: (jax.nn.silu(x) * y).astype(
+      jnp.float32).sum())(x)
+  np.testing.assert_array_equal(slope, right)
 
 
 def test_tokens_of_other_types():
@@ -254,6 +276,9 @@ def test_attention(dtype, cap, windowed, sizes):
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, right, rtol=tolerance, atol=tolerance)
     assert np.abs(other - right).max() > 0.05
+  rounded = bindings.attention(q, parts, cap=cap, dtype="bfloat16")[0]
+  np.testing.assert_array_equal(
+      rounded, bindings.attention(q, parts, cap=cap)[0].astype("bfloat16"))
 
 
 def test_attention_of_many_queries_to_those_before():

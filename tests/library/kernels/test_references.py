@@ -64,7 +64,7 @@ def test_attention_to_keys_that_rows_share(dtype, windowed, monkeypatch):
   for form in (dot_product_attention._flash, dot_product_attention._blockwise):
     monkeypatch.setattr(
         dot_product_attention, "_attention",
-        lambda q, parts, *, cap, form=form: (
+        lambda q, parts, *, cap, form=form, **_: (
             dot_product_attention._attend_merged(cap, form, q, parts)))
     check()
   monkeypatch.setattr(dot_product_attention, "_attention",

@@ -10,8 +10,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "factor.h"
+#include "norm.h"
 #include "simd.h"
-#include "thread_team.h"
 
 // Queries of a tile, at most, and vectors of slots or channels: all sums stay
 // in registers.
@@ -90,23 +91,36 @@ void MultiplyOf(int64_t count, const float* a, int64_t a_step, const T* b,
       a, a_step, b, b_step, size, count, rest...);
 }
 
+// Queries [B, T, H, G, C], and what comes of them.
+struct Queries {
+  const float* q;
+  float* log_sums;
+  int64_t length, heads, groups, channels;
+  float* y;
+  uint16_t* rounded;  // Of 16 bits, in place of `y`; or null
+
+  // Those of a head of a row are [T, G].
+  int64_t Count() const { return length * groups; }
+  int64_t Tiles() const { return (Count() + kQueries - 1) / kQueries; }
+  // The number of one, of all.
+  int64_t Of(int64_t head, int64_t query) const {
+    const int64_t token = head / heads * length + query / groups;
+    return (token * heads + head % heads) * groups + query % groups;
+  }
+};
+
 // One head of one row.
 template <class T>
 class Head {
  public:
-  // Of [G, T] queries, each of C channels.
-  Head(std::vector<Stretch<T>> stretches, int64_t groups, int64_t length,
-       int64_t channels, float cap)
-      : stretches_(std::move(stretches)), queries_(groups * length),
-        length_(length), channels_(channels), cap_(cap) {}
+  Head(std::vector<Stretch<T>> stretches, const Queries& queries, int64_t head,
+       float cap)
+      : stretches_(std::move(stretches)), queries_(queries), head_(head),
+        channels_(queries.channels), cap_(cap) {}
 
-  // q [queries, C], y [queries, C]; they may be the same. And [queries], the
-  // logarithm of the sum of the exponentials of the scores.
-  [[gnu::noinline]] void Attend(const float* q, float* y, float* log_sums) {
-    log_sums_ = log_sums;
-    for (int64_t r = 0; r < queries_; r += kQueries) {
-      TileOf<kQueries>(queries_ - r, q, y, r);
-    }
+  [[gnu::noinline]] void Attend(int64_t tile) {
+    const int64_t first = tile * kQueries;
+    TileOf<kQueries>(queries_.Count() - first, first);
   }
 
  private:
@@ -130,7 +144,7 @@ class Head {
   }
 
   const uint8_t* Seen(const Stretch<T>& x, int64_t query) const {
-    return x.mask + (x.mask_rows > 1 ? query % length_ * x.slots : 0);
+    return x.mask + (x.mask_rows > 1 ? query / queries_.groups * x.slots : 0);
   }
 
   bool IsShort(const Stretch<T>& x) const {
@@ -144,20 +158,27 @@ class Head {
 
   // `Tile` of as many queries as are left, up to `most`.
   template <int most>
-  void TileOf(int64_t left, const float* q, float* y, int64_t query) {
+  void TileOf(int64_t left, int64_t query) {
     if constexpr (most > 1) {
-      if (left < most) return TileOf<most - 1>(left, q, y, query);
+      if (left < most) return TileOf<most - 1>(left, query);
     }
-    Tile<most>(q, y, query);
+    Tile<most>(query);
   }
 
   template <int rows>
-  void Tile(const float* q, float* y, int64_t query) {
+  void Tile(int64_t query) {
     Look(query, rows);
-    Score<rows>(q + query * channels_, query);
+    int64_t number[rows];
+    float* q = Near<kInputs, float>(rows * channels_);
+    for (int r = 0; r < rows; ++r) {
+      number[r] = queries_.Of(head_, query + r);
+      std::copy_n(queries_.q + number[r] * channels_, channels_,
+                  q + r * channels_);
+    }
+    Score<rows>(q, query);
     float totals[rows];
     for (int r = 0; r < rows; ++r) {
-      totals[r] = Softmax(Scores(r), log_sums_ + query + r);
+      totals[r] = Softmax(Scores(r), queries_.log_sums + number[r]);
     }
     for (int64_t c = 0; c < channels_; c += kWide) {
       Vector sums[rows][kVectors] = {};
@@ -176,8 +197,13 @@ class Head {
       }
       for (int r = 0; r < rows; ++r) {
         for (Vector& sum : sums[r]) sum /= totals[r];
-        std::memcpy(y + (query + r) * channels_ + c, sums[r],
-                    count * sizeof(float));
+        const int64_t at = number[r] * channels_ + c;
+        const auto* from = reinterpret_cast<const float*>(sums[r]);
+        if (queries_.rounded) {
+          Combine(queries_.rounded + at, count, Same, from);
+        } else {
+          std::copy_n(from, count, queries_.y + at);
+        }
       }
     }
   }
@@ -232,11 +258,11 @@ class Head {
   }
 
   const std::vector<Stretch<T>> stretches_;
-  const int64_t queries_, length_, channels_;
+  const Queries queries_;
+  const int64_t head_, channels_;
   const float cap_;
   // Of the tile that is computed.
   std::vector<Block> blocks_;
   std::vector<Vector> scores_;
   int64_t width_ = 0;
-  float* log_sums_ = nullptr;
 };

@@ -13,6 +13,13 @@ namespace ffi = xla::ffi;
 template <class Pointer>
 using Pointed = std::remove_const_t<std::remove_pointer_t<Pointer>>;
 
+// A buffer's numbers if they are of a type; else null.
+template <class T>
+T* As(ffi::DataType type, ffi::AnyBuffer buffer) {
+  if (buffer.element_type() != type) return nullptr;
+  return static_cast<T*>(buffer.untyped_data());
+}
+
 // Calls a function with a pointer to numbers of the buffer's type.
 template <class Function>
 ffi::Error OfFloats(ffi::AnyBuffer buffer, Function function) {

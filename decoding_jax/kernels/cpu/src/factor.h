@@ -29,14 +29,16 @@ struct Factor {
 };
 
 // What arrays of a thread are for.
-enum { kWeights, kInputs };
+enum { kWeights, kInputs, kSums };
 
 // An array of this thread, one for each purpose. It begins where a line of a
 // core's cache does, as XLA's arrays: registers that lie in two are slow.
 template <int purpose, class X>
 X* Near(int64_t size) {
   thread_local std::vector<Vector> lanes;
-  lanes.resize(size * sizeof(X) / sizeof(Vector) + 1);
+  // What it has lost it would have as zeros again.
+  const size_t needed = size * sizeof(X) / sizeof(Vector) + 1;
+  if (lanes.size() < needed) lanes.resize(needed);
   return reinterpret_cast<X*>(lanes.data());
 }
 

@@ -21,38 +21,53 @@ using U32 = ffi::Buffer<ffi::U32>;
 
 template <class Function>
 void EachRow(Pool pool, int64_t rows, Function function) {
-  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
+  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to, int64_t) {
     for (; from < to; ++from) function(from);
   });
 }
 
+// Products of columns with matrices. Of results of 16 bits the sums are kept
+// elsewhere.
 template <class T, class X>
 void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
                   ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const size_t number = results.size();
   std::vector<Factor<T>> factors;
   std::vector<const float*> scales(number);
+  std::vector<uint16_t*> rounded;
+  int64_t outputs = 0;
   for (size_t i = 0; i < number; ++i) {
     const auto kernel = *rest.get<AnyBuffer>(i);
-    auto result = *results.get<F32>(i);
+    auto result = *results.get<AnyBuffer>(i);
     if (rest.size() > number) {
       scales[i] = rest.get<F32>(number + i)->typed_data();
     }
+    rounded.push_back(As<uint16_t>(ffi::BF16, *result));
     factors.push_back({static_cast<const T*>(kernel.untyped_data()),
-                       {result->typed_data(), kernel.dimensions()[0]}});
+                       {As<float>(ffi::F32, *result), kernel.dimensions()[0]}});
+    outputs += kernel.dimensions()[0];
+  }
+  float* sums = rounded[0] ? Near<kSums, float>(outputs * width) : nullptr;
+  for (size_t i = 0; i < number && sums; ++i) {
+    factors[i].y.data = sums;
+    sums += factors[i].y.outputs * width;
   }
   Team team(pool);
   Products(team, factors, columns, inputs, width,
            [&](int i, int64_t from, int64_t to) {
     const Result& y = factors[i].y;
-    for (int64_t t = 0; t < width && scales[i]; ++t) {
-      Combine(&y(from, t), to - from, Times, scales[i] + from);
+    for (int64_t t = 0; t < width; ++t) {
+      float* all = &y(from, t);
+      if (scales[i]) Combine(all, to - from, Times, all, scales[i] + from);
+      if (rounded[i]) {
+        Combine(rounded[i] + from + t * y.outputs, to - from, Same, all);
+      }
     }
   });
 }
 
 // x [width, in], kernels [out, in] of one type, then of each, or of none,
-// scales [out] -> [width, out] of each kernel
+// scales [out] -> [width, out] of each kernel, of 32 or of 16 bits
 ffi::Error ProductsOf(Pool pool, AnyBuffer x, ffi::RemainingArgs rest,
                       ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
@@ -65,6 +80,31 @@ ffi::Error ProductsOf(Pool pool, AnyBuffer x, ffi::RemainingArgs rest,
   });
 }
 
+// x [...], y [...] -> a function of both, number by number
+template <class Function>
+ffi::Error EachNumber(Pool pool, AnyBuffer x, AnyBuffer y,
+                      ffi::Result<AnyBuffer> z, Function function) {
+  return OfFloats(x, [&](auto first) {
+    using T = Pointed<decltype(first)>;
+    const auto* second = static_cast<const T*>(y.untyped_data());
+    auto* result = static_cast<T*>(z->untyped_data());
+    Team(pool).Share(x.element_count(), kNumbers / 2,
+                     [=](int64_t from, int64_t to, int64_t) {
+      Combine(result + from, to - from, function, first + from, second + from);
+    });
+  });
+}
+
+ffi::Error SumOf(Pool pool, AnyBuffer x, AnyBuffer y,
+                 ffi::Result<AnyBuffer> z) {
+  return EachNumber(pool, x, y, z, Plus);
+}
+
+ffi::Error SwigluOf(Pool pool, AnyBuffer x, AnyBuffer y,
+                    ffi::Result<AnyBuffer> z) {
+  return EachNumber(pool, x, y, z, Swiglu);
+}
+
 // x [..., in], scale [in] -> x over the root of its mean square, times scale
 ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
                   ffi::Result<AnyBuffer> y, float epsilon, bool plus_one) {
@@ -74,7 +114,7 @@ ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
     const auto* factors = static_cast<const T*>(scale.untyped_data());
     auto* to = static_cast<T*>(y->untyped_data());
     Team(pool).Share(rows, kNumbers / size + 1,
-                     [=](int64_t first, int64_t last) {
+                     [=](int64_t first, int64_t last, int64_t) {
       for (int64_t row = first; row < last; ++row) {
         Norm(from + row * size, factors, to + row * size, size, epsilon,
              plus_one);
@@ -83,43 +123,41 @@ ffi::Error NormOf(Pool pool, AnyBuffer x, AnyBuffer scale,
   });
 }
 
-// q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
-// C] and a mask [B, T or 1, s] -> [B, H, G, T, C], and [B, H, G, T] the
+// q [B, T, H, G, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
+// C] and a mask [B, T or 1, s] -> [B, T, H, G, C], and [B, T, H, G] the
 // logarithms of the sums of the exponentials of the scores
 ffi::Error AttentionOf(Pool pool, F32 q, ffi::RemainingArgs rest,
-                       ffi::Result<F32> y, ffi::Result<F32> log_sums,
+                       ffi::Result<AnyBuffer> y, ffi::Result<F32> log_sums,
                        float cap) {
   const auto sizes = q.dimensions();
-  const int64_t heads = sizes[1], groups = sizes[2], length = sizes[3];
-  const int64_t channels = sizes[4], part = groups * length * channels;
-  const float* queries = q.typed_data();
-  float* result = y->typed_data();
-  float* sums = log_sums->typed_data();
+  const int64_t heads = sizes[2];
+  const Queries queries{q.typed_data(), log_sums->typed_data(), sizes[1], heads,
+                        sizes[3], sizes[4], As<float>(ffi::F32, *y),
+                        As<uint16_t>(ffi::BF16, *y)};
   std::vector<AnyBuffer> arrays;
   for (size_t i = 0; i < rest.size(); ++i) {
     arrays.push_back(*rest.get<AnyBuffer>(i));
   }
   return OfFloats(arrays[0], [&](auto first) {
     using T = Pointed<decltype(first)>;
-    auto of_head = [=](int64_t index) {
+    const int64_t tiles = queries.Tiles();
+    EachRow(pool, sizes[0] * heads * tiles, [=](int64_t item) {
+      const int64_t index = item / tiles;
       std::vector<Stretch<T>> stretches;
       for (size_t i = 0; i < arrays.size(); i += 3) {
         const auto mask = arrays[i + 2].dimensions();
         const int64_t rows = mask[1], slots = mask[2];
         const auto at = [&](int j) {
           return static_cast<const T*>(arrays[i + j].untyped_data()) +
-                 index * slots * channels;
+                 index * slots * queries.channels;
         };
         const auto* seen =
             static_cast<const uint8_t*>(arrays[i + 2].untyped_data());
         stretches.push_back({at(0), at(1),
                              seen + index / heads * rows * slots, slots, rows});
       }
-      Head<T>(std::move(stretches), groups, length, channels, cap)
-          .Attend(queries + index * part, result + index * part,
-                  sums + index * groups * length);
-    };
-    EachRow(pool, sizes[0] * heads, of_head);
+      Head<T>(std::move(stretches), queries, index, cap).Attend(item % tiles);
+    });
   });
 }
 
@@ -225,7 +263,7 @@ ffi::Error PutOf(Pool pool, S32 start, ffi::RemainingArgs arrays,
         static_cast<char*>(target.untyped_data()) + row / most[1] * first;
     const char* from = static_cast<char*>(source.untyped_data());
     for (int64_t b = 0; b < most[0]; ++b, to += row, from += size) {
-      team.Share(size, 1 << 16, [=](int64_t begin, int64_t end) {
+      team.Share(size, 1 << 16, [=](int64_t begin, int64_t end, int64_t) {
         std::memcpy(to + begin, from + begin, end - begin);
       });
     }
@@ -238,10 +276,14 @@ ffi::Error PutOf(Pool pool, S32 start, ffi::RemainingArgs arrays,
 
 HANDLER(products, ProductsOf,
         .Ctx<Pool>().Arg<AnyBuffer>().RemainingArgs().RemainingRets());
+HANDLER(sum, SumOf, .Ctx<Pool>().Arg<AnyBuffer>().Arg<AnyBuffer>()
+        .Ret<AnyBuffer>());
+HANDLER(swiglu, SwigluOf, .Ctx<Pool>().Arg<AnyBuffer>().Arg<AnyBuffer>()
+        .Ret<AnyBuffer>());
 HANDLER(norm, NormOf, .Ctx<Pool>().Arg<AnyBuffer>().Arg<AnyBuffer>()
         .Ret<AnyBuffer>().Attr<float>("epsilon").Attr<bool>("plus_one"));
 HANDLER(attention, AttentionOf, .Ctx<Pool>().Arg<F32>().RemainingArgs()
-        .Ret<F32>().Ret<F32>().Attr<float>("cap"));
+        .Ret<AnyBuffer>().Ret<F32>().Attr<float>("cap"));
 HANDLER(commit, CommitOf, .Ctx<Pool>().Arg<S32>().Arg<S32>().RemainingArgs()
         .RemainingRets().Attr<int64_t>("keys"));
 HANDLER(normalizer, NormalizerOf,

@@ -145,7 +145,7 @@ const uint16_t* Packed(Team& team, const uint16_t* x, int64_t inputs,
   const int64_t blocks = (columns + kTile - 1) / kTile;
   const int64_t size = Steps(inputs) * kDepth * kTile;
   auto* tiles = Near<kInputs, uint16_t>(blocks * size);
-  team.Share(blocks, 1, [=](int64_t from, int64_t to) {
+  team.Share(blocks, 1, [=](int64_t from, int64_t to, int64_t) {
     for (; from < to; ++from) {
       Pack(x + from * kTile * inputs, inputs, columns - from * kTile,
            tiles + from * size);
@@ -161,8 +161,9 @@ const uint16_t* Packed(Team& team, const uint16_t* x, int64_t inputs,
 template <class T>
 class Panel {
  public:
-  Panel(const T* w, int64_t rows, int64_t inputs, bool is_read_again)
-      : w_(w), rows_(rows), inputs_(inputs),
+  Panel(const T* w, const T* next, int64_t rows, int64_t inputs,
+        bool is_read_again)
+      : w_(w), next_(next), rows_(rows), inputs_(inputs),
         is_in_place_(std::is_same_v<T, uint16_t> && rows % kTile == 0 &&
                      inputs % kDepth == 0),
         is_kept_(is_read_again && !is_in_place_),
@@ -187,13 +188,13 @@ class Panel {
   }
 
  private:
-  // Asks for the rows that come next: no core guesses early enough what will be
-  // read. A line of memory is asked for once.
+  // Asks for a part of the rows that come next, in the order in which they lie:
+  // no core guesses early enough what will be read.
   void Fetch(int64_t step) {
-    constexpr int64_t each = 64 / (sizeof(T) * kDepth);
-    const T* next = w_ + rows_ * inputs_ + step * kDepth;
-    for (int64_t r = step % each; r < rows_; r += each) {
-      __builtin_prefetch(next + r * inputs_, 0, 2);
+    const auto* next = reinterpret_cast<const char*>(next_);
+    const int64_t size = rows_ * kDepth * sizeof(T);
+    for (int64_t at = step * size; at < (step + 1) * size; at += 64) {
+      __builtin_prefetch(next + at, 0, 2);
     }
   }
 
@@ -216,7 +217,7 @@ class Panel {
     Written();
   }
 
-  const T* const w_;
+  const T *const w_, *const next_;
   const int64_t rows_, inputs_;
   const bool is_in_place_, is_kept_;
   const int64_t stride_;
@@ -240,15 +241,18 @@ inline void Unpack(const float (&sums)[kTile][kTile], int64_t rows,
 }
 
 // y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix, of packed columns.
+// Those at `next` are multiplied after them.
 template <class T>
 void MultiplyTiles(const Factor<T>& factor, const uint16_t* tiles, int64_t from,
-                   int64_t to, int64_t inputs, int64_t columns) {
+                   int64_t to, int64_t inputs, int64_t columns, const T* next) {
   const MatrixUnit unit;
   const int64_t steps = Steps(inputs);
   alignas(64) float sums[4][kTile][kTile];
   for (; from < to; from += kPanel) {
     const int64_t rows = std::min(kPanel, to - from);
-    Panel<T> panel(factor.w + from * inputs, rows, inputs, columns > kPanel);
+    const T* w = factor.w + from * inputs;
+    Panel<T> panel(w, from + rows < to ? w + rows * inputs : next, rows, inputs,
+                   columns > kPanel);
     for (int64_t t = 0; t < columns; t += kPanel) {
       const bool is_tall = rows > kTile, is_wide = columns - t > kTile;
       const auto sum = is_tall ?

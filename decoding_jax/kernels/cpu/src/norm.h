@@ -19,20 +19,29 @@ inline Vector Rounded(const uint16_t*, Vector x) {
   return x == x ? Vector(rounded & 0xffff0000) : x;
 }
 
-// y = f(y, x...), number by number.
-template <class Function, class... From>
-void Combine(float* y, int64_t size, Function f, const From*... x) {
+// y = f(x...), number by number; y may be one of them.
+template <class Function, class To, class... From>
+void Combine(To* y, int64_t size, Function f, const From*... x) {
   const int64_t whole = size / kLanes * kLanes, left = size - whole;
   for (int64_t i = 0; i < whole; i += kLanes) {
-    Store(y + i, f(Load(y + i), Load(x + i)...));
+    Store(y + i, Rounded(y, f(Load(x + i)...)));
   }
   if (left) {
-    StoreFirst(y + whole, f(LoadFirst(y + whole, left),
-                            LoadFirst(x + whole, left)...), left);
+    StoreFirst(y + whole, Rounded(y, f(LoadFirst(x + whole, left)...)), left);
   }
 }
 
+inline Vector Same(Vector x) { return x; }
+
+inline Vector Plus(Vector x, Vector y) { return x + y; }
+
 inline Vector Times(Vector x, Vector y) { return x * y; }
+
+// x y / (1 + e^-x), of an exponential that is at most 1.
+inline Vector Swiglu(Vector x, Vector y) {
+  const Vector less = Exp(x < 0 ? x : -x);
+  return x * y * (x < 0 ? less : Vector{} + 1) / (1 + less);
+}
 
 // y = x / sqrt(mean(x^2) + epsilon), rounded as the scale, times the scale; or
 // not rounded, times one more than the scale.

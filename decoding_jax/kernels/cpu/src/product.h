@@ -132,8 +132,8 @@ void Tiles(const T* w, const X* x, Result y, int64_t inputs, int64_t used,
 }
 
 template <int rows, class T, class X>
-void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
-  const T* next = w + rows * inputs;
+void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used,
+          const T* next) {
   const bool is_converted = !std::is_same_v<T, X>;
   const int64_t bytes = used * inputs * sizeof *x;
   if (used <= kColumns) {
@@ -153,46 +153,64 @@ void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
   }
 }
 
-// y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix.
+// y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix; those at `next` are
+// multiplied after them.
 template <class T, class X>
 void Multiply(const T* w, const X* x, Result y, int64_t from, int64_t to,
-              int64_t inputs, int64_t columns) {
-  for (; from + kRows <= to; from += kRows) {
-    Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, columns);
-  }
-  for (; from < to; ++from) {
-    Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, columns);
-  }
+              int64_t inputs, int64_t columns, const T* next) {
+  const auto multiply = [&](auto count) {
+    constexpr int rows = decltype(count)::value;
+    for (; from + rows <= to; from += rows) {
+      const T* here = w + from * inputs;
+      Rows<rows>(here, x, y.From(from, 0), inputs, columns,
+                 from + rows < to ? here + rows * inputs : next);
+    }
+  };
+  multiply(std::integral_constant<int, kRows>());
+  multiply(std::integral_constant<int, 1>());
 }
 
 // The same of all columns. Compiled once, and not for each that calls it.
 template <class T, class X>
 [[gnu::noinline]] void MultiplyAll(const Factor<T>& factor, const X* x,
                                    int64_t from, int64_t to, int64_t inputs,
-                                   int64_t columns) {
+                                   int64_t columns, const T* next) {
   const int64_t most = std::max<int64_t>(
       kNearby / (inputs * sizeof *x) / kColumns * kColumns, kMore);
   for (int64_t t = 0; t < columns; t += most) {
     Multiply(factor.w, x + t * inputs, factor.y.From(0, t), from, to, inputs,
-             std::min(most, columns - t));
+             std::min(most, columns - t), next);
   }
 }
 
-// Hands out the rows of several matrices together, `least` or a multiple of that
-// at a time. `multiply` is given a factor, the first row and the one after the
-// last; then `finish` what it is a factor's number for.
+// The weights of a row, of those of all matrices; `none` after the last.
+template <class T>
+const T* RowOf(const std::vector<Factor<T>>& factors, int64_t row,
+               int64_t inputs, const T* none) {
+  for (const auto& factor : factors) {
+    if (row < factor.y.outputs) return factor.w + row * inputs;
+    row -= factor.y.outputs;
+  }
+  return none;
+}
+
+// Hands out the rows of several matrices together. `multiply` is given a factor,
+// the first row, the one after the last, and the weights that come next; then
+// `finish` what it is a factor's number for.
 template <class T, class Multiply, class Finish>
-void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t least,
-               Multiply multiply, Finish finish) {
+void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t part,
+               int64_t inputs, Multiply multiply, Finish finish) {
   int64_t rows = 0;
   for (const auto& factor : factors) rows += factor.y.outputs;
-  team.Share(rows, least, [&](int64_t from, int64_t to) {
+  team.Share(rows, part, [&](int64_t from, int64_t to, int64_t next) {
     for (size_t i = 0; i < factors.size(); ++i) {
       const int64_t outputs = factors[i].y.outputs;
       const int64_t first = std::max<int64_t>(from, 0);
       const int64_t last = std::min(to, outputs);
       if (first < last) {
-        multiply(factors[i], first, last);
+        // What is near costs nothing to fetch.
+        const T* here = factors[i].w + first * inputs;
+        multiply(factors[i], first, last, RowOf(factors, next, inputs, here));
         finish(i, first, last);
       }
       from -= outputs;
@@ -207,17 +225,20 @@ void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
               int64_t inputs, int64_t columns, Finish finish) {
   const auto share = [&](int64_t rows, auto multiply) {
     const int64_t bytes = rows * inputs * sizeof(T);
-    ShareRows(team, factors, rows * (kLeast / bytes + 1), multiply, finish);
+    ShareRows(team, factors, rows * (kLeast / bytes + 1), inputs, multiply,
+              finish);
   };
   if constexpr (kMatrixUnit && std::is_same_v<X, uint16_t>) {
     if (HasMatrixUnit()) {
       const X* tiles = Packed(team, x, inputs, columns);
-      return share(kPanel, [=](const auto& factor, int64_t from, int64_t to) {
-        MultiplyTiles(factor, tiles, from, to, inputs, columns);
+      return share(kPanel, [=](const auto& factor, int64_t from, int64_t to,
+                               const T* next) {
+        MultiplyTiles(factor, tiles, from, to, inputs, columns, next);
       });
     }
   }
-  share(kRows, [=](const auto& factor, int64_t from, int64_t to) {
-    MultiplyAll(factor, x, from, to, inputs, columns);
+  share(kRows, [=](const auto& factor, int64_t from, int64_t to,
+                   const T* next) {
+    MultiplyAll(factor, x, from, to, inputs, columns, next);
   });
 }

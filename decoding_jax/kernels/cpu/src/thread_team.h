@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -26,7 +28,10 @@
 // work itself.
 class Team {
  public:
-  using Compute = std::function<void(int64_t, int64_t)>;
+  // Called with the first item of a part and the one after its last, and the
+  // first one of the part that this thread computes next, if any: what that
+  // needs can be fetched meanwhile.
+  using Compute = std::function<void(int64_t, int64_t, int64_t)>;
 
   explicit Team(xla::ffi::ThreadPool pool)
       : pool_(pool),
@@ -36,11 +41,9 @@ class Team {
   Team(const Team&) = delete;
 
   // Hands out items to all: a part of those left to whoever asks, since a core
-  // that others use as well is slower. At a time `least` items, or a multiple
-  // of that; `compute` is called with the first one and the one after the
-  // last.
+  // that others use as well is slower. A part is `least` items, or a multiple.
   void Share(int64_t items, int64_t least, Compute compute) {
-    if (items <= least) return compute(0, items);
+    if (items <= least) return compute(0, items, items);
     Stage& stage = Next();
     stage.items = items, stage.least = least, stage.parts = 2 * threads_;
     stage.compute = std::move(compute);
@@ -91,17 +94,25 @@ class Team {
     }
   }
 
-  static void Take(Stage& stage) {
-    int64_t from = stage.taken;
+  // Takes a part: its first item, and the one after its last.
+  static std::pair<int64_t, int64_t> Part(Stage& stage) {
+    int64_t from = stage.taken, to = from;
     while (from < stage.items) {
       const int64_t part =
           (stage.items - from) / stage.parts / stage.least * stage.least;
-      const int64_t to =
-          std::min(stage.items, from + std::max(part, stage.least));
-      if (!stage.taken.compare_exchange_weak(from, to)) continue;
-      stage.compute(from, to);
+      to = std::min(stage.items, from + std::max(part, stage.least));
+      if (stage.taken.compare_exchange_weak(from, to)) break;
+    }
+    return {from, to};
+  }
+
+  static void Take(Stage& stage) {
+    auto [from, to] = Part(stage);
+    while (from < stage.items) {
+      const auto next = Part(stage);
+      stage.compute(from, to, next.first);
       stage.done += to - from;
-      from = stage.taken;
+      std::tie(from, to) = next;
     }
   }
 
