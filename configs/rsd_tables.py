@@ -58,6 +58,13 @@ _PRESETS = {
                              for n, methods in rsd.full(rsd.LENGTHS).items()}}},
     "pearl": _at(4, "speculative(2)", "pearl(2)", "speculative(4)", "pearl(4)",
                  temperatures=(0.0, 1.0), prompt_length=64, max_new_tokens=64),
+    # 60 nodes of 10 x 6 and fewer: of the beam, of all candidates, by a delta.
+    "candidates": _at(6, *(f"opt_tree({n}, 10, 6{others})" for n in (60, 24)
+                           for others in ("", ", rank_all=True", ", rank_all="
+                                          "True, threshold=0.3")),
+                      drafts={"eagle3": "python-eagle3",
+                              "independent": "python-draft"},
+                      temperatures=(0.0, 1.0), **_COUNTS),
     # Four paths of one model or of a mixture, and two each of two models.
     "several": _at(4, "specinfer(4, 4)", "specinfer(2, 4, models=2)",
                    drafts={"one": "python-draft",

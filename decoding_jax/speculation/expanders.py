@@ -113,7 +113,7 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
   states = jax.vmap(lambda _: expander.init())(root)
   starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
 
-  def step(shape, level, carry):
+  def step(shape, level, carry, going=None):
     """Grows one level; `shape` is a level like it that is known statically."""
     tree, carry, states = carry
     start = jnp.asarray(starts, jnp.int32)[level]
@@ -127,6 +127,8 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
         layout.widths[shape], expander.expand(key, shape, *row))
     tokens, parents, valid, states = jax.vmap(expand)(
         level_keys, log_probs, nodes.of(tree.valid, 1), states)
+    if going is not None:
+      valid &= going[:, None]
     tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
                               nodes.start + parents, valid)
     distributions, = buffers.write_slots(
@@ -134,10 +136,19 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
         nodes.start + (0 if nodes.is_root else more))
     return tree.replace(log_probs=distributions), carry, states
 
+  def step_of_rows(shape, level, carry):
+    """Grows one level, unless no row goes on: that saves a forward."""
+    if expander.goes_on is None or shape == 0:
+      return step(shape, level, carry)
+    going = expander.goes_on(level, carry[0])
+    return jax.lax.cond(
+        going.any(), lambda carry: step(shape, level, carry, going),
+        lambda carry: carry, carry)
+
   carry = tree, carry, states
   # One program for all levels of a shape: it is compiled once.
   for run in tree_lib.runs(layout):
-    body = functools.partial(step, run.start)
+    body = functools.partial(step_of_rows, run.start)
     carry = body(run.start, carry) if len(run) == 1 else (
         jax.lax.fori_loop(run.start, run.stop, body, carry))
   tree, carry, _ = carry

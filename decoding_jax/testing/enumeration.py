@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import beam
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import expanders, tree as tree_lib
 from decoding_jax.speculation.verifiers import (conditional_transport, layers,
-                                                traversal)
+                                                path_blocks, traversal)
 from decoding_jax.testing import exactness
 from decoding_jax.types import Draws, DraftTree, Layout, NONE, Verifier
 
@@ -43,6 +43,8 @@ def siblings(draws: Draws, probs, count: int):
   valid = (True,) * size + (False,) * (count - size)
   if draws == Draws.ONE_SAMPLED:
     tuples = _one_and_most_probable(probs, size)
+  elif draws == Draws.ARBITRARY:
+    tuples = [(tuple(np.argsort(-probs, kind="stable")[:size].tolist()), 1.0)]
   else:
     tuples = _in_order(probs, size, draws == Draws.WITH_REPLACEMENT)
   for tokens, probability in tuples:
@@ -93,6 +95,24 @@ def fixed_trees(draft, children, draws=Draws.WITHOUT_REPLACEMENT) -> Trees:
   parents = np.tile(parents_of(children), (len(tokens), 1))
   layout = tree_lib.static_layout(children)
   return Trees(layout, as_tree(draft, layout, tokens, parents, valid), probs)
+
+
+def merged_paths(draft, expansion) -> Trees:
+  """Returns all draws of `iid_tree`: paths that are merged where they agree."""
+  layout = expanders.iid_tree(tuple(expansion)).layout
+  tokens = np.array(list(itertools.product(range(len(draft)), repeat=sum(
+      layout.widths))))
+  tokens = np.pad(tokens, ((0, 0), (1, 0)))
+  rows = np.arange(len(tokens))[:, None]
+  parents, first = np.full_like(tokens, NONE), np.zeros_like(tokens[:, :1])
+  for each, level in zip(expansion, tree_lib.level_slices(layout)[1:]):
+    parents[:, level] = above = np.repeat(first, each, axis=1)
+    texts = above * len(draft) + tokens[:, level]
+    # A path goes on from the first one with the same text.
+    first = level.start + (texts[:, None] == texts[:, :, None]).argmax(axis=2)
+  probs = draft[tokens[rows, parents[:, 1:]], tokens[:, 1:]].prod(axis=1)
+  return Trees(layout, as_tree(draft, layout, tokens, parents,
+                               np.ones_like(tokens, bool)), probs)
 
 
 def beams(draft, width: int, depth: int) -> Trees:
@@ -281,45 +301,86 @@ def _by_levels(layout, tree: DraftTree, target):
   return ends, rests / rests.sum(axis=1, keepdims=True)
 
 
+def _by_choice(choose, layout, tree: DraftTree, target):
+  """The same of a path that is chosen, and verified as a block."""
+  look = lambda node, accept: path_blocks.visit(
+      choose, tree_lib.max_branching(layout), tree,
+      lambda node: target[tree.tokens[node]], node, accept)
+
+  def choices(node, carry):
+    reach, accept = carry
+    here = look(node, accept[node])
+    return (reach.at[here.children].add(reach[node] * here.chances),
+            accept.at[here.children].max(jnp.where(
+                here.chances > 0, here.accepts, 0)))
+
+  nodes = jnp.arange(len(tree.tokens))
+  root = jnp.where(nodes == 0, 1.0, 0.0)
+  reach, accept = jax.lax.fori_loop(0, len(nodes), choices, (root, root))
+  here = jax.vmap(look)(nodes, accept)
+  stop = here.stop.at[0].set(1)
+
+  def missed(i, below):
+    """The probability that the path ends at no descendant of a node."""
+    node = len(nodes) - 1 - i
+    after = here.chances[node] @ (below * (1 - stop))[here.children[node]]
+    return below.at[node].set(jnp.where(here.chances[node].any(), after, 1))
+
+  below = jax.lax.fori_loop(0, len(nodes), missed, jnp.ones_like(root))
+  return reach * stop * below, here.rest / here.rest.sum(axis=1, keepdims=True)
+
+
 def ends(subject, trees: Trees, target):
   """Returns where the path of a call ends, `[n, M]` probabilities of each tree
-  and node, and what follows it, `[n, M, V]`. `subject` is a `Verifier` with a
-  rule, or a search `(uniforms [M], K, tree, probs) -> (node, weights [V])` that
-  tests children before their parent. Raises ValueError for other verifiers."""
+  and node, and what follows it, `[n, M, V]`. `subject` is a `Verifier` of a
+  rule, of this library's walks but `shared_gumbel`, or a search `(uniforms [M],
+  K, tree, probs) -> (node, weights [V])` that tests children before their
+  parent. Raises ValueError for other verifiers."""
+  with jax.enable_x64(True):
+    return tuple(map(np.asarray, _compiled(subject, trees.layout)(
+        jax.tree.map(jnp.asarray, trees.tree), jnp.asarray(target))))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(subject, layout):
   walks = {
       layers.walk: _by_levels,
       traversal.walk: functools.partial(_by_search, traversal.of_tree),
       conditional_transport.walk: functools.partial(
           _by_search, lambda uniforms, _, *rest: conditional_transport.find(
-              uniforms, trees.layout, *rest))}
+              uniforms, layout, *rest))}
   if not isinstance(subject, Verifier):
     function = functools.partial(_by_search, subject)
   elif subject.rule:
     function = functools.partial(_by_rule, subject.rule)
   elif subject.walk in walks:
     function = walks[subject.walk]
+  elif getattr(subject.walk, "func", None) is path_blocks.walk:
+    function = functools.partial(_by_choice, *subject.walk.args)
   else:
-    raise ValueError("subject: a verifier with a rule, or a search, is needed.")
-  with jax.enable_x64(True):
-    return tuple(map(np.asarray, jax.jit(jax.vmap(
-        functools.partial(function, trees.layout), (0, None)))(
-            jax.tree.map(jnp.asarray, trees.tree), jnp.asarray(target))))
+    raise ValueError("subject: a verifier that can be enumerated, or a search, "
+                     "is needed.")
+  return jax.jit(jax.vmap(functools.partial(function, layout), (0, None)))
+
+
+def texts(subject, trees: Trees, target):
+  """Returns the distribution `[n, V, ..., V]` of the first D + 1 tokens of a
+  call with each tree, filled up by the target, and the expected number `[n]` of
+  tokens of the call. Arguments are as in `ends`."""
+  chances, rests = ends(subject, trees, target)
+  length = len(trees.layout.widths) + 1
+  probs = np.zeros((len(chances),) + (len(target),) * length)
+  for row, node in np.argwhere(chances > 0):
+    path = np.flatnonzero(trees.tree.mask[row, node])[1:]
+    probs[row] += chances[row, node] * continued(
+        target, trees.tree.tokens[row, path], rests[row, node], length)
+  return probs, (chances * trees.tree.mask.sum(axis=2)).sum(axis=1)
 
 
 def joint_distribution(subject, trees: Trees, target):
-  """Returns the distribution `[V, ..., V]` of the first D + 1 tokens of a call,
-  filled up by the target, and the expected number of tokens of the call.
-  Arguments are as in `ends`."""
-  chances, rests = ends(subject, trees, target)
-  length = len(trees.layout.widths) + 1
-  probs, emitted = np.zeros((len(target),) * length), 0.0
-  for row, node in np.argwhere(chances * trees.probs[:, None] > 0):
-    path = np.flatnonzero(trees.tree.mask[row, node])[1:]
-    mass = chances[row, node] * trees.probs[row]
-    probs += mass * continued(target, trees.tree.tokens[row, path],
-                              rests[row, node], length)
-    emitted += mass * (1 + len(path))
-  return probs, emitted
+  """Returns what `texts` does, over all trees: `[V, ..., V]` and a number."""
+  return tuple(np.tensordot(trees.probs, x, 1)
+               for x in texts(subject, trees, target))
 
 
 def continued(target, tokens, rest, length: int):

@@ -78,9 +78,6 @@ def errors(verifier: Verifier, draws: Draws, count: int, vocab_size: int = 4):
 
 def _drawn(draws, draft, count):
   """Tokens `[n, K]`, valid `[n, K]` and probabilities `[n]` of all draws."""
-  if draws == Draws.ARBITRARY:
-    return (np.argsort(-draft)[None, :count], np.ones((1, count), bool),
-            np.ones(1))
   return tuple(map(np.array, zip(*enumeration.siblings(
       _DRAWS.get(draws, draws), draft, count))))
 

@@ -159,7 +159,10 @@ class Stats:
       0, 1, ..., D drafted tokens.
     extra: dict of a method's own counts. Tree methods have
       `tested_by_rank [B, K]` and `accepted_by_rank [B, K]`, int32, of the
-      children of sibling rank 0, 1, ... on the path. Where a reward is given,
+      children of sibling rank 0, 1, ... on the path. Rules that choose a whole
+      path (`layer`, `conditional_ot`, `gbv` and its like, `shared_gumbel`) do
+      not test siblings in turn: there those up to the chosen one are counted,
+      or all where the path ends. Where a reward is given,
       any method has `reward [B]` float32, of the whole text.
   """
   target_calls: Array

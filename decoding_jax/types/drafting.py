@@ -147,12 +147,15 @@ class Expander(NamedTuple):
       `key` is the level's entry in `DraftTree.noise_keys`.
     num_models: draft models, each of which has an equal share of the nodes of a
       level, in their order.
+    goes_on: `(level, tree) -> [B]` bool of all rows, whether the children of
+      level 1, 2, ... are drafted; once they are not, never again. None: always.
   """
   layout: Layout
   init: Callable[[], Any]
   expand: Callable[..., tuple[Array, Array, Array, Any]]
   draws: Draws = Draws.ARBITRARY
   num_models: int = 1
+  goes_on: Callable[..., Array] | None = None
 
 
 class Drafter(NamedTuple):

@@ -93,9 +93,9 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
   chunk = max(min(width - 1, prefill.CHUNK), 1)
   of_prefill = 5 if kernels.available() else 3
   temporaries = max(
-      *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
-        for lm, params in models),
-      _largest(*models[0], batch, scored, slots, True, _OF_STEP))
+      *(_largest(lm, params, batch, chunk, slots, logits=False,
+                 times=of_prefill) for lm, params in models),
+      _largest(*models[0], batch, scored, slots, logits=True, times=_OF_STEP))
   parts, own = ways.rows * ways.layers, ways.drafts or ways.layers
   all_weights = _bytes(memory.distinct([x for _, x in models] + [
       pair.draft_params] * (drafts and is_head)))
@@ -188,7 +188,7 @@ def _bytes(arrays):
              for x in jax.tree.leaves(arrays))
 
 
-def _largest(lm, params, batch, tokens, slots, logits, times):
+def _largest(lm, params, batch, tokens, slots, *, logits, times):
   """Returns `times` the bytes of the largest array of a forward."""
   # Without `logits` only the block is asked for.
   def forward(params, fresh, cache, block, mask):

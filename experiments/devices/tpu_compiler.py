@@ -86,8 +86,8 @@ def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
   # measured; layers are not split, and there are no experts. Of the `slots` of
   # the cache all rows share `shared`.
   one, two = (
-      cycles(_forward(config, layers, device, batch, tokens, slots, shared),
-             device) for layers in (1, 2))
+      cycles(_forward(config, layers, device, batch, tokens, slots,
+                      shared=shared), device) for layers in (1, 2))
   return one + (config.num_layers - 1) * (two - one)
 
 
@@ -132,7 +132,7 @@ def _schedules():
   return folder
 
 
-def _forward(config, layers, device, batch, tokens, slots, shared=0):
+def _forward(config, layers, device, batch, tokens, slots, *, shared=0):
   config = dataclasses.replace(config, num_layers=layers, scan_layers=False)
   lm = transformer.language_model(config)
   cache = jax.eval_shape(lambda: lm.init_cache(batch, slots - shared))

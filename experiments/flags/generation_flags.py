@@ -92,7 +92,8 @@ def methods(batch, draft=None, reward=False) -> list[dj.Method]:
 def choose(pair, prompts, lengths, batch):
   """Returns what `auto` chooses, an `auto_method.Choice`."""
   return _auto_method().choose(pair, prompts, lengths, MAX_NEW_TOKENS.value,
-                               sampling(), batch, model_flags.memory_budget())
+                               sampling(), batch=batch,
+                               memory_budget=model_flags.memory_budget())
 
 
 def _auto_method():

@@ -80,7 +80,7 @@ def test(name, texts, length, seed=0):
       write_table(folder / "tables" / side, table)
     expected = _ours(folder / "pair" / random_pair.TARGET, _PAIR.vocab_size)
     return [_find(name, setting, folder, expected, target,
-                  range(seed, seed + texts), length)
+                  seeds=range(seed, seed + texts), length=length)
             for setting in engines.ENGINES[name].settings]
 
 
@@ -145,7 +145,7 @@ def write_table(folder, table_) -> None:
       leaf, transformer.abstract_params(config)))
 
 
-def _find(name, setting, folder, expected, target, seeds, length):
+def _find(name, setting, folder, expected, target, *, seeds, length):
   prompts, ours = expected
   try:
     texts = _texts(name, setting, folder / "pair",

@@ -103,7 +103,7 @@ def methods(draft: Any = True, batch: int = 1) -> list[dj.Method]:
   return [method_specs.read(spec) for spec in _specs(draft, batch)]
 
 
-def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
+def choose(pair, prompts, lengths, max_new_tokens, sampling, *, batch=None,
            memory_budget=None) -> Choice:
   """Measures for some seconds, and chooses the method with the highest rate.
 
@@ -128,8 +128,8 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
   specs = [spec for spec, size in sizes.items() if size <= most]
   budget = min(max_new_tokens, _TOKENS)
   start = lambda spec, steps: _samples(
-      pair, method_specs.read(spec), prompts, lengths, budget, sampling, batch,
-      steps)
+      pair, method_specs.read(spec), prompts, lengths, budget=budget,
+      sampling=sampling, batch=batch, steps=steps)
   samples = _measure(start, specs)
   plain = samples[PLAIN]
   cost = _draft_cost(pair, batch, prompts.shape[1], lengths, budget,
@@ -191,7 +191,7 @@ def _measure(start, specs) -> dict:
   return times
 
 
-def _samples(pair, method, prompts, lengths, budget, sampling, batch, steps):
+def _samples(pair, method, prompts, lengths, *, budget, sampling, batch, steps):
   """Yields samples for ever, text after text.
 
   The first result of a text has its prefill, and the first text's

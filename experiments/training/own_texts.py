@@ -147,9 +147,9 @@ class _Writer:
         chosen = np.arange(first, first + CHUNK) % len(prompts)
         path = folder / f"{first:08}.npy"
         array_files.keep(path, functools.partial(
-            self._generate, padded[chosen], starts[chosen], first,
-            length - starts.min(), name,
-            temperatures[first // CHUNK % len(temperatures)]))
+            self._generate, padded[chosen], starts[chosen], first, name=name,
+            budget=length - starts.min(),
+            temperature=temperatures[first // CHUNK % len(temperatures)]))
         parts.append(np.load(path))
         bar.update(min(CHUNK, len(prompts) - first))
     tokens = np.concatenate(parts)[:len(prompts), :length]
@@ -165,7 +165,7 @@ class _Writer:
     return (pathlib.Path(self.config.workdir).resolve() / _FOLDER
             / f"{name}-{digest.hexdigest()[:12]}")
 
-  def _generate(self, prompts, lengths, first, budget, name, temperature):
+  def _generate(self, prompts, lengths, first, *, name, budget, temperature):
     """Returns `[CHUNK, P + budget]` int32, padded after the end of a text."""
     key = jax.random.fold_in(jax.random.key(self.config.seed), first)
     key = jax.random.fold_in(key, len(name))

@@ -342,7 +342,10 @@ def check_stats(stats, emitted, method):
   else:
     np.testing.assert_array_equal(stats.nodes,
                                   calls * tree_lib.num_nodes(layout))
-  np.testing.assert_array_equal(stats.draft_calls, calls * drafter.calls)
+  if "threshold" in method.name:
+    assert (stats.draft_calls <= calls * drafter.calls).all()
+  else:
+    np.testing.assert_array_equal(stats.draft_calls, calls * drafter.calls)
   by_depth = stats.accepted_by_depth
   assert by_depth.shape == (len(emitted), depth + 1)
   np.testing.assert_array_equal(by_depth.sum(axis=1), calls)

@@ -11,7 +11,8 @@ from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
                                 DraftTree, Expander, Head, HIDDEN_STATES,
-                                LanguageModel, Seen, has_cache, num_models)
+                                LanguageModel, NONE, Seen, has_cache,
+                                num_models)
 
 
 @functools.lru_cache(maxsize=None)
@@ -83,14 +84,17 @@ def observe(context: Context, before: DecodeState, after: DecodeState,
             seen: Seen, grown=None) -> DecodeState:
   """Commits the path of a draft model, or has a head read it. `grown [B, D +
   1]` are nodes of the path in the tree of `propose`, if that is not the tree
-  that was scored."""
+  that was scored; `NONE` for a last node that is not in the block."""
   if _is_head(context):
     return feature_head.observe(context, after, seen)
   if _reads_target(context):
     return after
-  path = seen.verdict.path if grown is None else grown
-  return after.replace(draft_cache=commit(before, seen.pending, path,
-                                          seen.count))
+  path, count = seen.verdict.path, seen.count
+  if grown is not None:
+    # Without its last node the cache falls one token short.
+    known = jnp.cumprod(grown != NONE, axis=1).sum(axis=1, dtype=jnp.int32)
+    path, count = grown, jnp.minimum(count, known)
+  return after.replace(draft_cache=commit(before, seen.pending, path, count))
 
 
 def _on_target(model, cache):

@@ -40,7 +40,8 @@ from decoding_jax import kernels, sampling
 from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.verifiers import paths, sequential_selection
-from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
+from decoding_jax.types import (Array, Draws, DraftTree, Layout, Verdict,
+                                Verifier)
 
 # Tokens with a weight of their own, by d; all others share one.
 _OWN = 64
@@ -60,19 +61,19 @@ class Choice(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def gbv() -> Verifier:
   """Returns the verifier of greedily chosen paths, for independent samples."""
-  return _verifier(greedy)
+  return verifier(greedy)
 
 
 @functools.lru_cache(maxsize=None)
 def spectr_gbv() -> Verifier:
   """Returns the verifier of paths that K-SEQ has chosen."""
-  return _verifier(sequential)
+  return verifier(sequential)
 
 
 @functools.lru_cache(maxsize=None)
 def global_resolution() -> Verifier:
   """Returns the verifier of paths that optimal transport has chosen."""
-  return _verifier(transport)
+  return verifier(transport)
 
 
 def greedy(mass, draft, tokens, valid) -> Choice:
@@ -220,9 +221,15 @@ def find(choose, key, layout: Layout, tree: DraftTree, probs):
   return nodes[last], rests[last]
 
 
-def _verifier(choose):
-  walk = functools.partial(paths.walk, functools.partial(find, choose))
-  return Verifier(None, frozenset({Draws.WITH_REPLACEMENT}), walk)
+def walk(choose, *args) -> Verdict:
+  """Accepts a path of what `choose` chooses, in one row: `Verifier.walk`."""
+  return paths.walk(functools.partial(find, choose), *args)
+
+
+def verifier(choose) -> Verifier:
+  """Returns the verifier of what `choose` chooses, for independent samples."""
+  return Verifier(None, frozenset({Draws.WITH_REPLACEMENT}),
+                  functools.partial(walk, choose))
 
 
 def _ratio(part, whole):

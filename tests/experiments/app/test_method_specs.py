@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments.app import launch
-from experiments.app import method_specs
+from experiments.app import launch, method_specs
 
 
 @pytest.mark.parametrize("spec", [

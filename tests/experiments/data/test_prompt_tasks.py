@@ -9,17 +9,12 @@ import types
 
 import pytest
 
-from configs import rsd as rsd_config
-from configs import rsd_llama2
-from configs import rsd_opt
-from configs import tasks as tasks_config
+from configs import (
+    rsd as rsd_config, rsd_llama2, rsd_opt, tasks as tasks_config)
 from experiments.app import launch
-from experiments.data import prompt_tasks
-from experiments.data import prompt_templates
-from experiments.data import python_corpus
+from experiments.data import prompt_tasks, prompt_templates, python_corpus
 from experiments.scoring import text_metrics
-from models.text import tokenizer_files
-from models.text import tokenizers
+from models.text import tokenizer_files, tokenizers
 from support.tiny_tasks import jsonl, make_config, make_pair
 
 _DATA = os.environ.get("DECODING_JAX_DATA", "")

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from experiments.app import text_tables
-from experiments.evaluation import tree_figures
+from experiments.evaluation import tree_figures, tree_tables
 from experiments.harness import store
-from experiments.evaluation import tree_tables
 
 _POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
            ("length", 3): ["speculative(3)"],

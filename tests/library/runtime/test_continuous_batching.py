@@ -15,8 +15,7 @@ from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.testing import exactness
 from models import transformer
-from support import helpers, small_heads
-from support import tiny_models as tiny
+from support import helpers, small_heads, tiny_models as tiny
 from support.helpers import check_same
 
 generate = importlib.import_module("decoding_jax.generate")

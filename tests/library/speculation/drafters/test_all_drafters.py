@@ -54,7 +54,8 @@ CASES = {
                             successors()),
     "prompt_lookup": Case(dj.methods.prompt_lookup(2, 2), OTHERS),
     "suffix": Case(dj.methods.suffix(5, 2, 6, 2, 0.0), OTHERS),
-    "opt_tree of zeros": Case(dj.methods.opt_tree(4, 3, 2), zeros=(1, 2))}
+    "opt_tree of zeros": Case(dj.methods.opt_tree(
+        6, 3, 2, rank_all=True, threshold=0.5), zeros=(1, 2))}
 ONCE = [name for name in CASES if name != "opt_tree of zeros"]
 # Of drafters that are no model.
 LEARNING = [name for name in ONCE if name not in ("opt_tree", "gsd")]
@@ -185,7 +186,7 @@ def test_rows_of_a_draft_graph_do_not_depend_on_each_other():
   np.testing.assert_array_equal(together.tokens[1], alone.tokens[0])
 
 
-@pytest.mark.parametrize("name", ["opt_tree", "gsd"])
+@pytest.mark.parametrize("name", ["opt_tree", "opt_tree of zeros", "gsd"])
 def test_a_draft_cache_in_step_accepts_whole_paths(name):
   """The target, made certain of its tokens, drafts for itself: the best path is
   in each tree then; with a wrong cache some would be missed."""
@@ -204,7 +205,7 @@ COPIES = dict(copies=3, min_ngram=1, max_ngram=2)
 
 
 @pytest.mark.parametrize("drafter, rows", [
-    (drafters.best_first(4, 3, 2), 200),
+    (drafters.best_first(6, 3, 2, rank_all=True, threshold=0.5), 200),
     (drafters.gsd(5, 2, 2, 3, 1, 0.0, 0.1), 64),
     (CASES["lookahead"].method.sampled.drafter, 64),
     (CASES["aded"].method.sampled.drafter, 64),
@@ -237,6 +238,8 @@ WRONG = [
     (dj.methods.opt_tree, (5, 2, 2), r"nodes=5: depth=2 to width \* depth=4"),
     (dj.methods.opt_tree, (1, 2, 2), r"nodes=1: depth=2 to width \* depth=4"),
     (dj.methods.opt_tree, (2, 2, "2"), "depth='2': a positive integer"),
+    (dj.methods.opt_tree, (7, 2, 2, 1, True), "nodes=7: depth=2 to .*=6 nodes"),
+    (dj.methods.opt_tree, (2, 2, 2, 1, True, 2), "threshold=2: a number from"),
     (drafters.copied_or, (CHAIN, 1, 2, 3), "copies=1: 2 or more"),
     (drafters.copied_or, (CHAIN, 4, 3, 2), "max_ngram=2: 3 or more"),
     (drafters.copied_or, (expanders.top_k((2, 1)), 4, 2, 3),

@@ -85,3 +85,61 @@ def test_with_all_nodes_texts_and_counts_are_those_of_the_beam():
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual,
                expected)
   assert (np.asarray(actual.stats.accepted_by_depth).sum(axis=0)[1:] > 0).all()
+
+
+def candidates(table, width, depth):
+  """What EAGLE-2 ranks: {path: probability}, expanded level after level."""
+  level, ranked = {(): 1.0}, {}
+  for _ in range(depth):
+    level = {(*path, int(token)): p * table[(0, *path)[-1]][token]
+             for path, p in level.items()
+             for token in np.argsort(-table[(0, *path)[-1]])[:width]}
+    ranked |= level
+    level = dict(sorted(level.items(), key=lambda x: -x[1])[:width])
+  return ranked
+
+
+@pytest.mark.parametrize("nodes, width, depth, vocab_size", [
+    (5, 2, 3, 4), (60, 10, 6, 40)])
+def test_all_children_that_the_search_has_looked_at(nodes, width, depth,
+                                                    vocab_size):
+  """60 nodes are all of 10 x 6 that the beam keeps, and not the best ones."""
+  table, _ = exactness.random_tables(vocab_size)
+  ranked = candidates(table, width, depth)
+  assert len(ranked) == width + (depth - 1) * width**2
+  paths = helpers.paths(helpers.first_tree(drafters.best_first(
+      nodes, width, depth, rank_all=True), table))
+  assert {*paths} == {*sorted(ranked, key=lambda x: -ranked[x])[:nodes]}
+  beam = helpers.paths(helpers.first_tree(drafters.best_first(
+      nodes, width, depth), table))
+  assert sum(ranked[x] for x in paths) > sum(ranked[x] for x in beam) + 1e-3
+
+
+def test_a_threshold_ends_drafting():
+  """Few levels of an uncertain drafter are worth 0.9 tokens; those of the
+  target, made certain of its tokens, are worth more."""
+  models = tiny.llama_models()
+  lm, params = models.target
+  certain = tiny.Model(lm, {**params, "head": 200 * params["head"]})
+  method = dj.methods.opt_tree(9, 3, 4, rank_all=True, threshold=0.9)
+  levels = []
+  for given in (models, tiny.Models(certain, certain)):
+    out = tiny.generate(method, given, sampling=dj.Sampling(0.0))
+    assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+        given.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+    levels.append(out.stats.draft_calls / out.stats.target_calls)
+  assert (levels[0] < 2).all() and (levels[1] > 3).all()
+
+
+def test_rows_that_end_drafting_do_not_depend_on_others():
+  """Whose levels are drafted for other rows; all have a draft model's cache."""
+  models, method = tiny.llama_models(), dj.methods.opt_tree(
+      9, 3, 4, rank_all=True, threshold=0.7)
+  keys = jax.random.split(jax.random.key(7), 3)
+  together = tiny.generate(method, models, key=keys)
+  for row in range(2):
+    alone = tiny.generate(method, models, key=keys[row:row + 1],
+                          prompts=tiny.PROMPTS[row:row + 1],
+                          lengths=tiny.LENGTHS[row:row + 1])
+    np.testing.assert_array_equal(together.tokens[row], alone.tokens[0])
+    assert together.stats.draft_calls[row] == alone.stats.draft_calls[0]

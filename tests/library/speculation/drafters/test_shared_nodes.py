@@ -11,14 +11,12 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import scoring, tree as tree_lib
-from decoding_jax.speculation.drafters import best_first_trees, shared_nodes
+from decoding_jax.speculation.drafters import shared_nodes
 from decoding_jax.testing import exactness
 from decoding_jax.types import NONE
 from models import transformer
-from support import helpers
 from support import tiny_models as tiny
 
-V, ROWS, LENGTH = 4, 50_000, 4
 make = dj.methods.shared_budget
 
 
@@ -54,23 +52,6 @@ def test_expected_acceptance():
   # Nobody sees what the tokens of the last level are.
   np.testing.assert_array_equal(values, np.exp(shared_nodes.expected_acceptance(
       layout, a_tree([0, 1, 2, 2, 0])))[0])
-
-
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("sizes", [
-    (1.5, 1, 3, "traversal"), (1.5, 3, 2, "recursive")], ids=str)
-def test_joint_distribution_and_its_control(sizes):
-  """Samples that are chosen by what they are break it."""
-  method, tables = make(*sizes), exactness.random_tables(V)
-  run = functools.partial(dj.testing.check, target=tables[0], draft=tables[1],
-                          rows=ROWS, length=LENGTH)
-  assert run(method).p_value > exactness.MIN_P_VALUE
-  drafter = method.sampled.drafter
-  wrong = drafter._replace(propose=functools.partial(
-      shared_nodes.propose, *drafter.propose.args[:2],
-      best_first_trees.path_log_probs))
-  method = method._replace(sampled=method.sampled._replace(drafter=wrong))
-  assert run(method).p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def texts_of_two_rows(method, number, target, draft):
