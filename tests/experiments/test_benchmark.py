@@ -222,8 +222,8 @@ def test_presets():
 
 @pytest.mark.parametrize("update, message", [
     ({"rounds": 0}, "rounds=0: at least 1"),
-    ({"batches": ()}, "batches is empty"),
-    ({"batches": (0,)}, r"batches=\(0,\): each is at least 1"),
+    ({"batches": ()}, r"batches=\(\): at least 1"),
+    ({"batches": (0,)}, r"batches=\(0,\): at least 1"),
     ({"dtypes": ("int4",)}, "dtypes: 'int4' is not one of float32, bfloat16"),
     ({"rival_dtypes": ("int7",)}, "rival_dtypes: 'int7' is not one of .*int4"),
     ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),

@@ -327,7 +327,6 @@ def value(judge, i, prompt, rest):
     ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt' "
      ".*config.corpus='nowhere' must be a folder with"),
     ({"examples": 0}, "examples=0: at least 1"),
-    ({"common": -1}, "common=-1: at least 0"),
     ({"prompt_length": 10**6}, "1000000 tokens .* max_length="),
     ({"task": "commongen", "examples": 9}, "examples=9: .* has 3 concept sets"),
     ({"task": "harmless", "corpus": "nowhere"}, "No file 'nowhere/hh_harmless"),

@@ -164,7 +164,7 @@ def test_numbers_of_a_config_file():
     ("def get_config():\n  raise ValueError(3)", "line 2: ValueError: 3"),
     ("def get_config():\n  open('/no/file')", "line 2: FileNotFoundError"),
     ("import ml_collections\ndef get_config():\n"
-     "  return ml_collections.ConfigDict().x", "line 3: AttributeError: 'x'"),
+     "  return ml_collections.ConfigDict().x", "line 3: AttributeError"),
     ("from configs import rsd\ndef get_config():\n"
      "  c = rsd.get_config()\n  del c.prompts\n  return c",
      "--config has no field 'prompts': a config of this experiment")])
