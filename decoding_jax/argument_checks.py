@@ -208,6 +208,9 @@ def check_rows(rows: int | None, prefill_chunk: int | None = None):
       not values.is_integer(prefill_chunk) or prefill_chunk < 0):
     raise ValueError(f"prefill_chunk={prefill_chunk!r}: an integer of at least "
                      "0 is needed, or None.")
+  if prefill_chunk is not None and rows is None:
+    raise ValueError(f"prefill_chunk={prefill_chunk}: it is for prompts that "
+                     "wait, and needs rows.")
 
 
 def check_axes(*arrays):

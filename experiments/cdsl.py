@@ -35,7 +35,7 @@ flags.adopt_module_key_flags(share_prefix_flag)
 
 
 def main():
-  config = launch.config(CONFIG, "concepts")
+  config = launch.config(CONFIG)
   entries = constrained_cells.entries(config).values()
   launch.check_positive(config, "batch")
   mesh.join(config.target, config.batch)

@@ -81,6 +81,10 @@ for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
 
 
 def main():
+  constraint_flags.check()
+  if _PREFILL_CHUNK.value is not None and _QUEUE.value <= _BATCH.value:
+    raise launch.UserError("--prefill_chunk needs a --queue of more than "
+                           f"--batch={_BATCH.value}.")
   methods = generation_flags.methods(_BATCH.value)
   mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
   preemption.listen()

@@ -38,7 +38,7 @@ _SEVERAL = ("shuffle", "latin")
 
 
 def main():
-  config = launch.config(CONFIG, "canvas_tasks", "filter_steps")
+  config = launch.config(CONFIG)
   _check(config)
   preemption.listen()
   methods = [canvas_cells.read(spec) for spec in config.methods]
@@ -65,7 +65,6 @@ def main():
 
 
 def _check(config):
-  launch.check_seed(config)
   launch.check_positive(config, "examples", "batch", "block", "filter_examples",
                         "filter_steps")
   if config.examples % config.batch:

@@ -54,6 +54,7 @@ for _module in (generation_flags, model_flags, mesh, constraint_flags,
 
 
 def main():
+  constraint_flags.check()
   methods = generation_flags.methods(1, reward=reward_flags.given())
   mesh.join(model_flags.TARGET.value, 1)
   sampling = generation_flags.sampling()

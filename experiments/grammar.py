@@ -32,7 +32,7 @@ _WORD = 32
 
 
 def main():
-  config = launch.config(CONFIG, "schemas", "engines", "seconds")
+  config = launch.config(CONFIG)
   check(config)
   preemption.listen()
   tasks = _tasks(config)
@@ -46,6 +46,10 @@ def main():
 
 def check(config):
   """Raises `UserError` for fields that cannot be."""
+  launch.check_used(config, limit="schemas")
+  if not config.engines:
+    raise launch.UserError("--config.engines is empty: one is needed.")
+  launch.model_folder(config.tokenizer)
   for name in config.engines:
     if name not in ENGINES:
       raise launch.UserError(

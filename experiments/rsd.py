@@ -48,7 +48,7 @@ flags.adopt_module_key_flags(share_prefix_flag)
 
 
 def main():
-  config = launch.config(CONFIG, "trees")
+  config = launch.config(CONFIG)
   method_grid.from_config(config)
   mesh.join(config.target, config.batch)
   preemption.listen()

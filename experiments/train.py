@@ -51,7 +51,7 @@ for _name in ("mesh", "draft_mesh", "coordinator", "num_processes",
 
 def main():
   logging.set_verbosity(logging.WARNING)
-  config = launch.config(CONFIG, "preset")
+  config = launch.config(CONFIG)
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
   learner = training_run.architecture(config)

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import re
+import runpy
 import signal
 import sys
 import traceback
@@ -31,6 +32,8 @@ _MOST_INTEGER = 10**12
 flags.disclaim_key_flags()
 # Shipped configs, next to the programs in a clone and in an installed package.
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+# What `--config` is without the flag: the program's.
+_defaults: list[str] = []
 # Our flags by their names in other engines.
 _SYNONYMS = {
     "max_tokens": ("max_new_tokens",), "max_length": ("max_new_tokens",),
@@ -139,10 +142,11 @@ def define_config(path, example):
   `path` is the default: a file, or "rsd:smoke" for a preset of the package
   `configs`; `example` is one for `--help`.
   """
+  _defaults.append(_installed(path))
   with _parts_of_configs():
     # ml_collections already looks for fields on the command line here.
     return config_flags.DEFINE_config_file(
-        "config", _installed(path), "Settings: file, file:preset, or the name "
+        "config", _defaults[-1], "Settings: file, file:preset, or the name "
         f"of a shipped file, such as {example}.",
         sys_argv=_arguments(sys.argv))
 
@@ -151,15 +155,34 @@ def define_config(path, example):
 def _parts_of_configs():
   try:
     yield
-  except (IndexError, KeyError, TypeError, ValueError) as e:
-    # Errors that the config file itself raises are not meant.
-    if config_path.__file__ not in [
-        x.filename for x in traceback.extract_tb(e.__traceback__)]:
+  except Exception as e:  # A config file is code: anything may be raised.
+    _fail_in_config(e)
+    if not isinstance(e, (IndexError, KeyError, TypeError, ValueError)) or (
+        config_path.__file__ not in [
+            x.filename for x in traceback.extract_tb(e.__traceback__)]):
       raise
     given = [x for x in sys.argv[1:] if x.startswith("--config.")]
     _fail(f"{' '.join(given)}: no such part of the config: {e}. Items of "
           "lists, and names that are numbers, stand in brackets, as in "
           "--config.trees.length['2'][0].")
+
+
+def _fail_in_config(e):
+  """Ends with file, line and error if code of a config file has raised it."""
+  while e:
+    # ml_collections gives this name to the module that it makes of the file.
+    at = [(frame.f_code.co_filename, line)
+          for frame, line in traceback.walk_tb(e.__traceback__)
+          if frame.f_globals.get("__name__") == "config_config"]
+    # Of the file, not of a value on the command line.
+    if isinstance(e, SyntaxError) and os.path.isfile(e.filename or ""):
+      at.append((e.filename, e.lineno))
+    # Shipped ones raise ValueError for a preset that they do not know.
+    if at and not (isinstance(e, ValueError) and CONFIGS in pathlib.Path(
+        at[-1][0]).resolve().parents):
+      file, line = at[-1]
+      _fail(f"--config: {file}, line {line}: {type(e).__name__}: {e}")
+    e = e.__cause__ or e.__context__
 
 
 def _arguments(argv):
@@ -197,23 +220,56 @@ def _existing(value):
   return installed
 
 
-def config(holder, *fields):
-  """Returns the ConfigDict of a config flag; checks `fields` and numbers."""
+def config(holder):
+  """Returns the ConfigDict of a config flag; it is like the program's default.
+
+  It has all fields of that, no number below 0, and numbers in lists of numbers.
+  """
   try:
     with user_errors(OSError):
       settings = holder.value
   except flags.Error:  # It raises this for None.
     settings = None
   if not isinstance(settings, ml_collections.ConfigDict):
+    # An OSError is raised when a field is read, and none has been.
+    error = getattr(settings, "__dict__", {}).get("_error")
+    if error:
+      _fail_in_config(error)
     raise UserError("--config: get_config must return a ml_collections."
                     f"ConfigDict, not a {type(settings).__name__}.")
   settings.lock()
   _check_numbers("--config", settings.to_dict())
-  for name in fields:
+  path, _, preset = _defaults[-1].partition(":")
+  make = runpy.run_path(path)["get_config"]
+  default = make(preset) if preset else make()
+  for name in default:
     if name not in settings:
       raise UserError(f"--config has no field {name!r}: a config of this "
                       "experiment is needed.")
+  _check_like("--config", settings, default)
+  if "seed" in settings:
+    check_seed(settings)
   return settings
+
+
+def _check_like(name, value, default):
+  """Raises `UserError` unless numbers are where a default has them."""
+  if isinstance(default, (int, float)) and not isinstance(default, bool):
+    if not isinstance(value, (int, float)):
+      raise UserError(f"{name}={value!r}: a number is needed.")
+    # No field of ours has a use for one; sizes of methods are not checked here.
+    if value < 0:
+      raise UserError(f"{name}={value}: at least 0 is needed.")
+  elif isinstance(default, (list, tuple)) and default:
+    if all(isinstance(x, int) for x in default) and any(
+        isinstance(x, float) for x in value):
+      raise UserError(f"{name}={value}: integers are needed.")
+    for i, x in enumerate(value):
+      _check_like(f"{name}[{i}]", x, default[0])
+  elif isinstance(default, ml_collections.ConfigDict):
+    for part in default:
+      if part in value:
+        _check_like(f"{name}.{part}", value[part], default[part])
 
 
 def _parse_flags(argv):
@@ -232,6 +288,7 @@ def _parse_flags(argv):
   except flags.UnrecognizedFlagError as e:
     _fail(_unknown_flag(e.flagname) or e)
   except flags.Error as e:
+    _fail_in_config(e)
     # A config file that raises: only its message, not the traceback around it.
     _fail(_root(e) if "Traceback" in str(e) else e)
   except AttributeError as e:
@@ -324,11 +381,20 @@ def numbers(flag) -> list[int]:
 
 
 def check_positive(settings, *names):
-  """Raises `UserError` unless these fields of a ConfigDict are positive."""
+  """Raises `UserError` unless fields, or their items, are at least 1."""
   for name in names:
-    if settings[name] < 1:
-      raise UserError(f"--config.{name}={settings[name]}: at least 1 is "
-                      "needed.")
+    value = settings[name]
+    items = value if isinstance(value, (list, tuple)) else [value]
+    if not items or min(items) < 1:
+      raise UserError(f"--config.{name}={value}: at least 1 is needed.")
+
+
+def check_used(settings, **needs):
+  """Raises `UserError` for a field that is set without the one it needs."""
+  for name, other in needs.items():
+    if settings[name] and not settings[other]:
+      raise UserError(f"--config.{name}={settings[name]!r} has no effect "
+                      f"without --config.{other}.")
 
 
 def check_seed(settings):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import functools
 import inspect
 import numbers
+import re
 import sys
 
 import decoding_jax as dj
@@ -30,6 +31,8 @@ _ALIASES = {
     "sd": "speculative(4)", "assisted": "speculative(4)",
     "draft_model": "speculative(4)", "block": "speculative(4, block)",
     "ngram": "prompt_lookup", "pld": "prompt_lookup", "rsd": "rsd_s(3, 4)"}
+# As names of methods have them.
+_SIZE, _LEVELS = re.compile(r"\b(\d+)x(\d+)\b"), re.compile(r"\b\d+(-\d+)+\b")
 _HEADS = ("eagle", "eagle2", "eagle3", "dspark", "dflash", "mtp", "p_eagle")
 
 
@@ -220,7 +223,16 @@ def _parse_call(text, where, more):
     check_name(name, where, more)
     return list(inspect.signature(_maker(name, where)).parameters)
 
-  return call(text, where, takes, f"a method {_FORMS} is needed")
+  form = f"a method {_FORMS} is needed"
+  # Tables print 7x3 for 7, 3 and 4-2-1 for (4, 2, 1).
+  plain = _SIZE.sub(r"\1, \2", _LEVELS.sub(
+      lambda x: f"({x[0].replace('-', ', ')})", text))
+  name, sizes = call(plain, where, takes, form)
+  if plain != text:
+    made = read({"name": name, **sizes}, where).name
+    if made != text.strip():
+      raise launch.UserError(f"{where}={text!r}: {form}; {plain} is {made}.")
+  return name, sizes
 
 
 def _literal(node, where, text):

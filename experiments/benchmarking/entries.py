@@ -20,6 +20,7 @@ OURS = "decoding_jax"
 WEIGHTS = {"float32": "32 bits", "bfloat16": "16 bits", "int8": "8 bits",
            "int4": "4 bits"}
 _DTYPES = ("float32", "bfloat16")
+_TEXTS = ("sampled", "python")
 
 
 class Entry(NamedTuple):
@@ -72,19 +73,17 @@ def methods_of(specs) -> dict[str, dj.Method]:
 
 def check(config, tools=tuple(engines.ENGINES)):
   """Raises `launch.UserError` for a config that cannot be measured."""
-  launch.check_positive(config, "rounds", "prompt_length", "max_new_tokens")
-  for name in ("batches", "temperatures", "dtypes", "rival_dtypes"):
+  launch.check_positive(config, "rounds", "prompts", "prompt_length",
+                        "max_new_tokens", "batches")
+  for name in ("temperatures", "dtypes", "rival_dtypes", "methods"):
     if not config[name]:
       raise launch.UserError(f"{name} is empty: one is needed.")
-  if min(config.batches) < 1:
-    raise launch.UserError(f"batches={tuple(config.batches)}: each is at "
-                           "least 1.")
   drafts = [config.draft_dtype] if config.draft_dtype else []
   for name, values, allowed in (
       ("dtypes", config.dtypes, (*_DTYPES, "int8")),
       ("draft_dtype", drafts, _DTYPES),
       ("rival_dtypes", config.rival_dtypes, WEIGHTS),
-      ("rivals", config.rivals, tools)):
+      ("rivals", config.rivals, tools), ("text", [config.text], _TEXTS)):
     for value in values:
       if value not in allowed:
         raise launch.UserError(f"{name}: {value!r} is not one of "

@@ -163,9 +163,6 @@ def prompts(config, pair):
   count, length = config.prompts, config.prompt_length
   if config.text == SAMPLED:
     return _sampled(pair, count, length, config.seed)
-  if config.text != PYTHON:
-    raise launch.UserError(f"text={config.text!r}: {SAMPLED!r} and {PYTHON!r} "
-                           "are allowed.")
   if pair.tokenizer is None:
     raise launch.UserError(f"text={PYTHON!r} needs a tokenizer in the models' "
                            f"folders: {SAMPLED!r} does not.")

@@ -48,9 +48,7 @@ def load(config, pair) -> Task:
                            f"{', '.join(map(repr, _TASKS))}.")
   launch.check_positive(config, "examples", "concepts", "prompt_length",
                         "max_new_tokens", "batch")
-  launch.check_seed(config)
-  if config.common < 0:
-    raise launch.UserError(f"common={config.common}: at least 0 is needed.")
+  launch.check_used(config, system="chat")
   with launch.user_errors(OSError, ValueError):
     task = _TASKS[config.task](config, pair)
     if not config.second_reward:

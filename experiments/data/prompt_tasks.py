@@ -51,10 +51,12 @@ def load(config, pair, now=None) -> Examples:
   _check_name("too_long", config.too_long, prompt_templates.SIDES)
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
-  launch.check_seed(config)
-  if config.longest_prompt < 0:
-    raise launch.UserError(
-        f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
+  launch.check_used(config, system="chat")
+  if config.task in (PYTHON, TEXT):
+    for name in ("category", "balanced", "longest_prompt", "chat"):
+      if config[name]:
+        raise launch.UserError(f"--config.{name}={config[name]!r} has no effect"
+                               f" on --config.task={config.task}.")
   with launch.user_errors(ValueError, OSError):
     if config.task in (PYTHON, TEXT):
       argument_checks.check_budget(config.prompt_length, config.max_new_tokens,

@@ -23,6 +23,9 @@ from models.text import tokenizers
 from models.text import vocab_alignment
 from models.transformer import quantization
 
+# Methods whose guesses are those of prompt tokens that are trained.
+_PROMPT_TOKENS = "ppd", "lud"
+
 
 class ModelPair(NamedTuple):
   """A target and its draft model, with the tokenizer of the target."""
@@ -160,6 +163,11 @@ def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
   if not isinstance(sampling.temperature, numbers.Real):
     raise launch.UserError(
         f"temperature {sampling.temperature!r} is not a number.")
+  name = method.name.partition("(")[0]
+  if name in _PROMPT_TOKENS and not pair.target.extra_ids:
+    raise launch.UserError(f"method {name} needs a target with trained prompt "
+                           "tokens: --draft names their folder (docs/heads.md)."
+                           )
   with launch.user_errors(ValueError):
     argument_checks.check_models(method, pair.target, pair.draft)
     argument_checks.check_budget(

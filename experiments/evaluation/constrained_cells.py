@@ -38,8 +38,11 @@ def entries(config) -> dict[str, Entry]:
   """Reads the methods of a config, by label; a wrong one is a `UserError`."""
   by_label = {}
   for spec in config.methods:
-    spec = ({"label": spec, "name": spec} if isinstance(spec, str) else
-            dict(spec))
+    if isinstance(spec, str):
+      spec = {"label": spec, "name": spec}
+    elif not hasattr(spec, "items"):
+      raise launch.UserError(f"methods: {spec!r} is not a string or a mapping.")
+    spec = dict(spec.items())
     label = spec.pop("label", None)
     if not label or label in by_label:
       raise launch.UserError(f"methods: label {label!r} is missing, or comes "

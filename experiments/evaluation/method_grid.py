@@ -23,13 +23,10 @@ def from_config(config):
                            f"batch={config.batch}, is allowed.")
   if not config.temperatures:
     raise launch.UserError("temperatures is empty: one is needed.")
-  if config.draft_temperature < 0:
-    raise launch.UserError(f"draft_temperature={config.draft_temperature}: 0, "
-                           "for the target's, or more is allowed.")
   for name in config.methods:
     method_specs.check_name(name, "methods")
   methods = [dj.methods.autoregressive()]
-  points = {}
+  points, known = {}, {"autoregressive"}
   for experiment, chosen in (("length", config.lengths),
                              ("budget", config.budgets)):
     trees = config.trees.get(experiment, {})
@@ -44,6 +41,11 @@ def from_config(config):
                if name in (config.methods or names)]
       methods += built
       points[experiment, point] = [method.name for method in built]
+      known |= {*names}
+  for name in config.methods:
+    if name not in known:
+      raise launch.UserError(f"--config.methods: {name!r} has no tree here; "
+                             f"there are {', '.join(sorted(known))}.")
   return list(method_specs.by_name(methods).values()), points
 
 

@@ -102,8 +102,7 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
   figures = {
       "log_prob": intervals.interval(record["log_prob"], record["emitted"],
                                      seed),
-      "idle_share": [1 - metrics.ratio(record["target_calls"],
-                                       record["row_steps"])],
+      **_idle(record),
       # Only trees have siblings.
       "acceptance_by_rank": metrics.acceptance_by_rank(
           [record.get("accepted_by_rank", [])],
@@ -114,6 +113,12 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
         record["post_verify_calls"])]
   return {**main(record, parameter_ratio, seed),
           **{k: intervals.json_values(v) for k, v in figures.items()}}
+
+
+def _idle(record):
+  share = 1 - metrics.ratio(record["target_calls"], record["row_steps"])
+  # A search calls the target several times in a step: no share is known.
+  return {} if share < 0 else {"idle_share": [share]}
 
 
 def main(record, parameter_ratio, seed=0) -> dict:

@@ -57,6 +57,27 @@ _PATIENCE = 2.0
 _SHOWN = 80
 
 
+def check() -> None:
+  """Raises `UserError` for flags that do not fit each other, or lack a file."""
+  _forms()
+  if not (_THINK_AT_LEAST.value or _THINK_AT_MOST.value):
+    for flag in (_WAIT, _END_OF_THINKING):
+      if flag.value != flag.default:
+        raise launch.UserError(f"--{flag.name}={flag.value!r} needs "
+                               "--think_at_least or --think_at_most.")
+  if _WAIT.value and not _THINK_AT_LEAST.value:
+    raise launch.UserError(f"--wait={_WAIT.value!r} needs --think_at_least.")
+  if _THINK_AT_MOST.value and _THINK_AT_LEAST.value > _THINK_AT_MOST.value:
+    raise launch.UserError(
+        f"--think_at_least={_THINK_AT_LEAST.value}: at most --think_at_most="
+        f"{_THINK_AT_MOST.value} is allowed.")
+  with launch.user_errors(ValueError):
+    for flag in (_JSON_SCHEMA, grammar_engine.GRAMMAR, grammar_engine.CHOICES):
+      with _named(flag):
+        if flag.value:
+          pathlib.Path(flag.value).read_text(encoding="utf-8")
+
+
 def apply(pair: model_pair.ModelPair, prompt_length: int, budget: int,
           grammars: bool = True) -> model_pair.ModelPair:
   """Applies the processors that flags ask for, of `grammars` or without."""
@@ -131,14 +152,9 @@ def _tokens(pair, text):
 
 
 def _grammar(pair):
-  flags_ = (_REGEX, _JSON_SCHEMA, _STOP, grammar_engine.GRAMMAR,
-            grammar_engine.CHOICES)
-  given = [flag.name for flag in flags_ if flag.value]
+  given = _forms()
   if not given:
     return None
-  if len(given) > 1:
-    raise ValueError(f"--{' and --'.join(given)}: only one of them can say how "
-                     "the completion ends.")
   if pair.eos_id is None:
     raise ValueError(f"--{given[0]}: the tokenizer has no token that ends a "
                      "text.")
@@ -162,6 +178,17 @@ def _grammar(pair):
     if flag is grammar_engine.GRAMMAR:
       return grammar_engine.of_grammar(text, *rest)
     return grammar_engine.of_choices(text, *rest, pair.tokenizer)
+
+
+def _forms():
+  """Returns the names of the flags that say how a completion ends; 0 or 1."""
+  flags_ = (_REGEX, _JSON_SCHEMA, _STOP, grammar_engine.GRAMMAR,
+            grammar_engine.CHOICES)
+  given = [flag.name for flag in flags_ if flag.value]
+  if len(given) > 1:
+    raise launch.UserError(f"--{' and --'.join(given)}: only one of them can "
+                           "say how the completion ends.")
+  return given
 
 
 def _schema():

@@ -45,7 +45,7 @@ _PER_CALL = "tokens a call"
 
 
 def main():
-  config = launch.config(CONFIG, "sizes", "teacher")
+  config = launch.config(CONFIG)
   preemption.listen()
   workdir = pathlib.Path(WORKDIR.value)
   # All drafters come before more tokens.

@@ -69,6 +69,11 @@ class Run(NamedTuple):
 def check(config) -> None:
   """Raises a ValueError of one line for settings that cannot be trained."""
   launch.check_seed(config)
+  launch.check_used(
+      config, masked_suffix="masked", head_layers="head", head_rank="head",
+      head_vocab="head", keep_features="head", held_out_pairs="train_pairs",
+      keyword_fraction="train_pairs", renamed_fraction="train_pairs",
+      sample_rows="sample_fraction")
   if config.head:
     _check_head(config)
   elif config.preset and config.preset not in presets.PRESETS:
@@ -86,6 +91,9 @@ def check(config) -> None:
   for name in ("learning_rate", "matrix_learning_rate", "clip"):
     if not config[name] > 0:
       raise ValueError(f"--config.{name}={config[name]} must be positive.")
+  for name in ("b2", "final_loss_from"):
+    if not 0 <= config[name] <= 1:
+      raise ValueError(f"--config.{name}={config[name]} is not in [0, 1].")
   if not 0 <= config.warmup_steps < config.steps:
     raise ValueError(f"--config.warmup_steps={config.warmup_steps} must be at "
                      f"least 0 and less than --config.steps={config.steps}.")

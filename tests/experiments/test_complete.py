@@ -10,11 +10,8 @@ import pytest
 
 import decoding_jax as dj
 from experiments import complete
-from experiments.app import method_specs
-from experiments.app import multihost
-from experiments.app import preemption
-from experiments.devices import mesh
-from experiments.devices import mesh_shapes
+from experiments.app import method_specs, multihost, preemption
+from experiments.devices import mesh, mesh_shapes
 from experiments.harness import store as results_store
 from experiments.timing import auto_method
 from support import helpers

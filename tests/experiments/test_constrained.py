@@ -1,10 +1,12 @@
 """Tests of `experiments.cdsl` and what it is made of, on a tiny pair."""
 
 import dataclasses
+import functools
 import gzip
 import json
 import pathlib
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -14,20 +16,13 @@ import decoding_jax as dj
 from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
-from experiments.data import constrained_tasks
-from experiments.data import preference_pairs
-from experiments.data import python_corpus
-from experiments.devices import model_pair
-from experiments.evaluation import constrained_cells
-from experiments.evaluation import constrained_tables
+from experiments.data import constrained_tasks, preference_pairs, python_corpus
+from experiments.evaluation import constrained_cells, constrained_tables
 from experiments.harness import store
-from experiments.scoring import task_rewards
-from experiments.scoring import text_metrics
-from models import checkpoints
-from models import transformer
+from experiments.scoring import task_rewards, text_metrics
+from models import checkpoints, transformer
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 _SIZES = {"num_candidates": 2, "lookahead": 2}
 _METHODS = ({"label": "greedy", "name": "autoregressive"},
@@ -72,6 +67,13 @@ def config(folders, corpus="", **fields):
                 prompt_length=8, max_new_tokens=6, methods=_METHODS, examples=3,
                 batch=2, common=0, **fields)
   return result
+
+
+@pytest.fixture(name="load")
+def _load(folders):
+  """Loads the task of a config for the pair."""
+  pair = helpers.load_pair(*folders)
+  return lambda settings: constrained_tasks.load(settings, pair)
 
 
 def measured(settings, path, labels):
@@ -132,18 +134,25 @@ def test_from_files_to_report(folders, commongen, tmp_path):
 @pytest.mark.parametrize("name, before, after", [
     ("dev.src_alpha.txt", "a b", "b a"), ("dev.tgt.txt", "i am", "i was"),
     ("dev.constraint.json", '[["i"]]', '[["o"]]')])
-def test_results_are_of_these_examples(folders, commongen, tmp_path, name,
+def test_results_are_of_these_examples(folders, commongen, load, tmp_path, name,
                                        before, after):
   wanted = config(folders, commongen, task="commongen")
   pair = helpers.load_pair(*folders)
-  path, result = pathlib.Path(commongen) / name, []
-  for old, new in (("", ""), (before, after)):
-    path.write_text(path.read_text().replace(old, new))
-    result.append(cdsl.settings(wanted, pair,
-                                constrained_tasks.load(wanted, pair)))
-  store.open_workdir(tmp_path / "run", result[0])
+  path = pathlib.Path(commongen) / name
+  store.open_workdir(tmp_path / "run", cdsl.settings(wanted, pair,
+                                                     load(wanted)))
+  path.write_text(path.read_text().replace(before, after))
   with pytest.raises(launch.UserError, match="results of used_examples="):
-    store.open_workdir(tmp_path / "run", result[1])
+    store.open_workdir(tmp_path / "run", cdsl.settings(wanted, pair,
+                                                       load(wanted)))
+
+
+def check_references(task, pair, before=""):
+  """What really follows has all of the words, and its first token has not."""
+  for i, (prompt, text) in enumerate(zip(task.prompts, task.references)):
+    tokens = pair.tokenizer.encode(before + text).ids
+    assert value(task.judge, i, prompt, tokens) == 1
+    assert value(task.judge, i, prompt, tokens[:1]) < 1
 
 
 def test_word_sets_that_come_along():
@@ -153,22 +162,18 @@ def test_word_sets_that_come_along():
   assert len(task.prompts) == len(set(task.references)) == 64
   assert pair.tokenizer.decode(task.prompts[0]).split() == [
       "dog", "ball", "park", "="]
-  for i, (prompt, text) in enumerate(zip(task.prompts, task.references)):
-    tokens = pair.tokenizer.encode(f" {text}").ids
-    assert value(task.judge, i, prompt, tokens) == 1
-    assert value(task.judge, i, prompt, tokens[:1]) < 1
+  check_references(task, pair, " ")
   settings.examples = 65
   with pytest.raises(launch.UserError, match="examples=65: .* has 64"):
     constrained_tasks.load(settings, pair)
 
 
 def test_lines_end_at_line_feeds_alone_and_are_lists_of_concepts(
-    folders, commongen):
-  load = lambda: constrained_tasks.load(
-      config(folders, commongen, task="commongen"), helpers.load_pair(*folders))
-  path = pathlib.Path(commongen) / "dev.tgt.txt"
-  path.write_text("a\u2028or b\ni\x0cam\no e\n", "utf-8")
-  assert load().references == ["a\u2028or b", "i\x0cam", "o e"]
+    folders, commongen, load):
+  settings = config(folders, commongen, task="commongen")
+  (pathlib.Path(commongen) / "dev.tgt.txt").write_text(
+      "a\u2028or b\ni\x0cam\no e\n", "utf-8")
+  assert load(settings).references == ["a\u2028or b", "i\x0cam", "o e"]
   path = pathlib.Path(commongen) / "dev.constraint.json"
   text = path.read_text()
   for line, message in (
@@ -176,7 +181,7 @@ def test_lines_end_at_line_feeds_alone_and_are_lists_of_concepts(
       ('"i"', "constraint.json', line 2 is of type str: a list of concepts")):
     path.write_text(text.replace('[["i"]]', line))
     with pytest.raises(launch.UserError, match=message):
-      load()
+      load(settings)
 
 
 @pytest.mark.long
@@ -259,61 +264,61 @@ def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
         record["metrics"]["reward"], rel=1e-5)
 
 
-def test_reward_models_that_cannot_be(folders, dialogues):
+def test_reward_models_that_cannot_be(folders, dialogues, load):
   settings = config(folders, dialogues, task="harmless", reward=folders[1])
-  pair = model_pair.open_pair(*folders)
-  for name, message in ((folders[1], "is a model of texts, not of rewards"),
-                        ("harmless-reward", "reward_on_host=True"),
-                        ("nowhere", "model 'nowhere' is neither a folder")):
-    settings.reward = name
+  for name, second, message in (
+      (folders[1], "", "is a model of texts, not of rewards"),
+      ("harmless-reward", "", "reward_on_host=True"),
+      ("nowhere", "", "model 'nowhere' is neither a folder"),
+      (f"{dialogues}/reward", folders[1], "^second_reward='.*' is a model")):
+    settings.update(reward=name, second_reward=second)
     with pytest.raises(launch.UserError, match=message):
-      constrained_tasks.load(settings, pair)
-  settings.update(reward=f"{dialogues}/reward", second_reward=folders[1])
-  with pytest.raises(launch.UserError, match="^second_reward='.*' is a model"):
-    constrained_tasks.load(settings, pair)
+      load(settings)
 
 
-def test_common_identifiers(folders, tmp_path):
+def test_common_identifiers(folders, load, tmp_path):
   """A corpus of one's own, in which `spam` is common and `eggs` is not."""
   for i in range(64):
     lines = [f"n{i}{j} = spam" for j in range(40)] + ["eggs = 2"] * (i < 8)
     (tmp_path / f"module{i}.py").write_text("\n".join(lines) + "\n")
   settings = config(folders, str(tmp_path))
   settings.common = 1
-  pair = helpers.load_pair(*folders)
-  task = constrained_tasks.load(settings, pair)
-  expected = task_rewards.lexical([[["spam"]]] * 3, pair, 6).constraints
-  jax.tree.map(np.testing.assert_array_equal, task.judge.constraints, expected)
+  expected = task_rewards.lexical(
+      [[["spam"]]] * 3, helpers.load_pair(*folders), 6).constraints
+  jax.tree.map(np.testing.assert_array_equal, load(settings).judge.constraints,
+               expected)
   settings.max_new_tokens = 1
   with pytest.raises(launch.UserError, match="only 0 held-out prompts"):
-    constrained_tasks.load(settings, pair)
+    load(settings)
 
 
-def test_python_examples(folders):
+def test_python_examples(folders, load):
   settings = config(folders)
   settings.max_new_tokens = 16
-  pair = helpers.load_pair(*folders)
-  task = constrained_tasks.load(settings, pair)
-  assert len(task.prompts) == len(task.references) == 3
+  task = load(settings)
+  assert len(task.references) == 3 and [*map(len, task.prompts)] == [8] * 3
   assert task.eos_id is None
   counts = task.judge.constraints.count
   assert (1 <= counts).all() and (counts <= settings.concepts).all()
-  for i, (prompt, text) in enumerate(zip(task.prompts, task.references)):
-    assert len(prompt) == 8
-    # What really follows has all of the words.
-    rest = pair.tokenizer.encode(text).ids
-    assert value(task.judge, i, prompt, rest) == 1
-    assert value(task.judge, i, prompt, rest[:1]) < 1
+  check_references(task, helpers.load_pair(*folders))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _value(reward, params, constraint, prompt, length, rest, valid):
+  state = reward.init(params, constraint, prompt, length)
+  return reward.value(params, constraint, reward.advance(
+      params, constraint, state, rest, valid))
 
 
 def value(judge, i, prompt, rest):
-  """The reward of one text."""
-  reward, params = judge.reward, judge.params
+  """The reward of one text, by a program of few widths."""
   constraint = jax.tree.map(lambda x: x[i], judge.constraints)
-  state = reward.init(params, constraint, np.array(prompt), len(prompt))
-  state = reward.advance(params, constraint, state, np.array(rest, int),
-                         np.ones(len(rest), bool))
-  return float(reward.value(params, constraint, state))
+  texts = [np.zeros(-len(x) % 32 + len(x), int) for x in (prompt, rest)]
+  for padded, text in zip(texts, (prompt, rest)):
+    padded[:len(text)] = text
+  return float(_value(judge.reward, judge.params, constraint, texts[0],
+                      len(prompt), texts[1], np.arange(texts[1].size) <
+                      len(rest)))
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -322,16 +327,15 @@ def value(judge, i, prompt, rest):
     ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt' "
      ".*config.corpus='nowhere' must be a folder with"),
     ({"examples": 0}, "examples=0: at least 1"),
-    ({"common": -1}, "common=-1: at least 0"),
     ({"prompt_length": 10**6}, "1000000 tokens .* max_length="),
     ({"task": "commongen", "examples": 9}, "examples=9: .* has 3 concept sets"),
     ({"task": "harmless", "corpus": "nowhere"}, "No file 'nowhere/hh_harmless"),
 ])
-def test_tasks_that_cannot_be(folders, commongen, fields, message):
+def test_tasks_that_cannot_be(folders, commongen, load, fields, message):
   settings = config(folders, commongen)
   settings.update(fields)
   with pytest.raises(launch.UserError, match=message):
-    constrained_tasks.load(settings, helpers.load_pair(*folders))
+    load(settings)
 
 
 @pytest.mark.parametrize("spec, message", [
@@ -339,29 +343,21 @@ def test_tasks_that_cannot_be(folders, commongen, fields, message):
     ({"label": "greedy", "name": "autoregressive"}, "comes twice"),
     ({"label": "x", "name": "cdl"}, "'cdl' is no method: did you mean cds"),
     ({"label": "x", "name": "cdlh", "width": 3}, "cdlh takes num_candidates"),
-])
-def test_methods_that_cannot_be(folders, spec, message):
-  settings = config(folders)
-  with settings.unlocked():
-    settings.methods = (*_METHODS, spec)
-  with pytest.raises(launch.UserError, match=message):
-    constrained_cells.entries(settings)
-
-
-@pytest.mark.parametrize("spec, message", [
-    ({"name": "cdlh", "temperature": 1.0, **_SIZES}, "temperature=1.0"),
-    ({"name": "best_of_n", "num_samples": 2}, "temperatures above 0"),
-    ({"name": "beam_search", "num_beams": 300}, "300 siblings")])
-def test_what_generate_would_refuse(folders, spec, message):
+    # What `generate` would refuse.
+    ({"label": "x", "name": "cdlh", "temperature": 1.0, **_SIZES},
+     "temperature=1.0"),
+    ({"label": "x", "name": "best_of_n", "num_samples": 2},
+     "temperatures above 0"),
+    ({"label": "x", "name": "beam_search", "num_beams": 300}, "300 siblings")])
+def test_methods_that_cannot_be(folders, load, spec, message):
   settings = config(folders)
   settings.max_new_tokens = 16
   with settings.unlocked():
-    settings.methods = ({"label": "x", **spec},)
-  pair = helpers.load_pair(*folders)
-  task = constrained_tasks.load(settings, pair)
-  entries = constrained_cells.entries(settings).values()
+    settings.methods = (*_METHODS, spec)
+  task = load(settings)
   with pytest.raises(launch.UserError, match=message):
-    cdsl.load(settings, pair, task, entries)
+    cdsl.load(settings, helpers.load_pair(*folders), task,
+              constrained_cells.entries(settings).values())
 
 
 def test_a_method_as_a_string(folders):
@@ -397,7 +393,7 @@ def test_quality():
                              [1, 2 / 3, 1])
 
 
-def test_own_file_of_words_and_banned_words(folders, tmp_path):
+def test_own_file_of_words_and_banned_words(folders, load, tmp_path):
   path = tmp_path / "own.jsonl"
   path.write_text("\n".join(map(json.dumps, (
       {"prompt": "say", "words": ["a", ["i", "I"]], "banned": ["o"]},
@@ -406,25 +402,20 @@ def test_own_file_of_words_and_banned_words(folders, tmp_path):
   settings.update(examples=2, prompt={
       "template": "{prompt} {words}:", "answer": " {said}", "between": ";",
       "shots": ({"prompt": "be", "words": "u", "said": "u"},)})
-  pair = helpers.load_pair(settings.target, settings.draft)
-  task = constrained_tasks.load(settings, pair)
-  assert [pair.tokenizer.decode(x) for x in task.prompts] == [
+  tokenizer, task = helpers.load_pair(*folders).tokenizer, load(settings)
+  assert [tokenizer.decode(x) for x in task.prompts] == [
       "be u: u;say a, i:", "be u: u;go :"]
   assert task.references == ["", "an e"]
 
-  def value(row, text):
+  def worth(row, text):
     """The reward of a text of an example."""
-    prompt, said = task.prompts[row], pair.tokenizer.encode(text).ids
-    tokens = np.array([[*prompt, *said]], np.int32)
-    one = constrained_tasks.part(task, row, row + 1).judge
-    out = dj.Generation(tokens, np.array([tokens.size]), None, None)
-    return float(dj.rewards.evaluate(one.reward, one.params, one.constraints,
-                                     out, np.array([len(prompt)]))[0])
+    part = constrained_tasks.part(task, row, row + 1)
+    return value(part.judge, 0, task.prompts[row], tokenizer.encode(text).ids)
 
   # Half for the words, half for what is avoided.
-  assert [value(0, x) for x in (" a i", " a", " a i o", " o", " no")] == [
+  assert [worth(0, x) for x in (" a i", " a", " a i o", " o", " no")] == [
       1, .75, .5, 0, .5]
-  assert value(1, " o") == 1
+  assert worth(1, " o") == 1
 
 
 @pytest.mark.parametrize("record, message", [
@@ -434,32 +425,26 @@ def test_own_file_of_words_and_banned_words(folders, tmp_path):
     ({"text": "a", "words": ["b"]}, "is not a template of the fields text, "),
     ("a", "line 1: a record with fields is needed; it is of type str"),
 ])
-def test_own_file_that_cannot_be_read(folders, tmp_path, record, message):
+def test_own_file_that_cannot_be_read(folders, load, tmp_path, record, message):
   path = tmp_path / "own.jsonl"
   path.write_text(json.dumps(record) + "\n")
   settings = config(folders, str(path), task="file")
   settings.update(examples=1, prompt={"template": "{prompt}"})
-  pair = helpers.load_pair(settings.target, settings.draft)
   with pytest.raises(launch.UserError, match=message):
-    constrained_tasks.load(settings, pair)
+    load(settings)
 
 
-def test_commongen_by_instruction(folders, commongen, tmp_path):
+def test_commongen_by_instruction(folders, commongen, load, tmp_path):
   settings = config(folders, commongen, task="commongen")
   settings.prompt.template = "use {words}"
-  pair = helpers.load_pair(settings.target, settings.draft)
-  decode = pair.tokenizer.decode
-  prompts = constrained_tasks.load(settings, pair).prompts
+  decode = helpers.load_pair(*folders).tokenizer.decode
+  prompts = load(settings).prompts
   assert [decode(x) for x in prompts] == ["use a, b", "use i", "use o, e"]
   # A chat model is to be asked in its own form.
-  settings.target = str(tmp_path / "chat")
-  pathlib.Path(settings.target).mkdir()
-  for file in pathlib.Path(folders[0]).iterdir():
-    (pathlib.Path(settings.target) / file.name).symlink_to(file)
-  (pathlib.Path(settings.target) / "chat_template.jinja").write_text(
+  settings.target = shutil.copytree(folders[0], tmp_path / "chat").as_posix()
+  (tmp_path / "chat" / "chat_template.jinja").write_text(
       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}:")
   assert "is a chat model" in constrained_tasks.advice(settings)
   settings.update(chat=True, system="be")
   assert not constrained_tasks.advice(settings)
-  prompts = constrained_tasks.load(settings, pair).prompts
-  assert decode(prompts[1]) == "[system]be[user]use i:"
+  assert decode(load(settings).prompts[1]) == "[system]be[user]use i:"

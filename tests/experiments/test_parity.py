@@ -8,8 +8,7 @@ import pytest
 from experiments import parity
 from experiments.app import launch
 from models import checkpoints
-from models.text import chat_template
-from models.text import tokenizers
+from models.text import chat_template, tokenizers
 from support import gguf_writer
 
 pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")

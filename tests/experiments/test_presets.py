@@ -13,18 +13,15 @@ import jax
 import numpy as np
 import pytest
 
-from configs import rsd_llama2
-from configs import rsd_opt
+from configs import rsd_llama2, rsd_opt
 from experiments import rsd
 from experiments.evaluation import tree_cells
 from experiments.app import launch
 from models.folders import hub
-from models.huggingface import config as hf_config
-from models.huggingface import convert
+from models.huggingface import config as hf_config, convert
 from models.text import tokenizers
-from support import published_configs as published
-from support import tiny_models as tiny
-from support import torch_writer
+from support import (
+    published_configs as published, tiny_models as tiny, torch_writer)
 from support.tiny_tasks import jsonl
 
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from configs import rsd as rsd_config
-from configs import rsd_qwen_coder
-from configs import rsd_tables
+from configs import rsd as rsd_config, rsd_qwen_coder, rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
-from experiments.data import prompt_tasks
-from experiments.data import python_corpus
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from experiments.evaluation import method_grid
-from experiments.evaluation import tree_figures
+from experiments.data import prompt_tasks, python_corpus
+from experiments.devices import mesh as mesh_lib, mesh_shapes, model_pair
+from experiments.evaluation import method_grid, tree_figures
 from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
@@ -155,19 +149,17 @@ def test_what_generate_refuses_without_a_drafter(python, folders, tmp_path):
     assert message in got.errors
 
 
-@pytest.mark.parametrize("method, budget, message", [
-    (dj.methods.rsd_s(300, 2), 6, "300 siblings: the vocabulary has 270"),
-    (dj.methods.rsd_s(3, 2), 0, "max_new_tokens=0"),
-    (dj.methods.rsd_s(3, 2), 100, "max_length=32")])
+@pytest.mark.parametrize("method, budget, temperature, message", [
+    (dj.methods.rsd_s(300, 2), 6, 1.0, "300 siblings: the vocabulary has 270"),
+    (dj.methods.rsd_s(3, 2), 0, 1.0, "max_new_tokens=0"),
+    (dj.methods.rsd_s(3, 2), 100, 1.0, "max_length=32"),
+    (dj.methods.autoregressive(), 6, -1.0, "temperature"),
+    (dj.methods.autoregressive(), 6, "warm", "temperature")])
 def test_what_generate_would_refuse_is_a_user_error(folders, method, budget,
-                                                    message):
-  pair = helpers.load_pair(*folders)
+                                                    temperature, message):
   with pytest.raises(launch.UserError, match=message):
-    model_pair.check(method, pair, 4, budget, dj.Sampling())
-  for temperature in (-1.0, "warm"):
-    with pytest.raises(launch.UserError, match="temperature"):
-      model_pair.check(dj.methods.autoregressive(), pair, 4, 6,
-                       dj.Sampling(temperature))
+    model_pair.check(method, helpers.load_pair(*folders), 4, budget,
+                     dj.Sampling(temperature))
 
 
 def test_looked_up_drafts_need_no_folder(folders):
@@ -180,15 +172,18 @@ def test_looked_up_drafts_need_no_folder(folders):
     model_pair.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
 
 
+def loaded(shapes):
+  """The pair as shapes, and its parameters on a device and on a mesh."""
+  return (shapes, model_pair.with_params(shapes),
+          mesh_lib.with_params(shapes, mesh_shapes.make((1, 1))))
+
+
 @pytest.mark.parametrize("dtype,draft_dtype,expected", [
     ("", "", ("float32", "float32")), ("bfloat16", "", ("bfloat16",) * 2),
     ("", "bfloat16", ("float32", "bfloat16")),
     ("bfloat16", "float16", ("bfloat16", "float16"))])
 def test_types_of_both_models(folders, dtype, draft_dtype, expected):
-  shapes = model_pair.open_pair(*folders, dtype, draft_dtype)
-  one_device = model_pair.with_params(shapes)
-  mesh = mesh_lib.with_params(shapes, mesh_shapes.make((1, 1)))
-  for pair in (shapes, one_device, mesh):
+  for pair in loaded(model_pair.open_pair(*folders, dtype, draft_dtype)):
     for lm, params, kind in zip((pair.target, pair.draft), (
         pair.target_params, pair.draft_params), expected):
       assert {str(x.dtype) for x in jax.tree.leaves(params)} == {kind}
@@ -204,19 +199,16 @@ def test_weights_of_both_models(folders, weights, draft_weights, expected):
   """Wherever they are, they are of the shapes that memory is estimated by."""
   shapes = model_pair.open_pair(*folders, weights=weights,
                                 draft_weights=draft_weights)
-  one_device = model_pair.with_params(shapes)
-  mesh = mesh_lib.with_params(shapes, mesh_shapes.make((1, 1)))
-  for pair in (shapes, one_device, mesh):
-    for params, known, is_rounded in zip(
-        (pair.target_params, pair.draft_params),
-        (shapes.target_params, shapes.draft_params), expected):
-      kinds = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
-      assert kinds(params) == kinds(known)
-      assert is_rounded == any(x.dtype == np.int8
-                               for x in jax.tree.leaves(params))
+  both = lambda pair: (pair.target_params, pair.draft_params)
+  described = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+  for pair in loaded(shapes):
+    assert described(both(pair)) == described(both(shapes))
+    assert expected == tuple(
+        any(x.dtype == np.int8 for x in jax.tree.leaves(params))
+        for params in both(pair))
   assert shapes.parameter_ratio == model_pair.open_pair(
       *folders).parameter_ratio
-  assert (model_pair.fingerprint(one_device) ==
+  assert (model_pair.fingerprint(loaded(shapes)[1]) ==
           model_pair.fingerprint(helpers.load_pair(*folders))) != any(expected)
 
 
@@ -238,22 +230,19 @@ def test_types_that_are_none(folders):
 
 
 def test_rows_do_not_depend_on_the_batch(folders):
-  pair = helpers.load_pair(*folders)
   config = rsd_config.get_config()
   config.update(prompts=5, prompt_length=4, max_new_tokens=6)
-  examples = prompt_tasks.load(config, pair)
-  config.batch = 5
-  [(keys, prompts, lengths)], rows = batches_lib.make(
-      config, examples.prompts)
-  assert rows.tolist() == [0, 1, 2, 3, 4]
-  config.batch = 2
-  parts, rows = batches_lib.make(config, examples.prompts)
-  assert rows.tolist() == [0, 1, 2, 3, 4]
+  examples = prompt_tasks.load(config, helpers.load_pair(*folders))
+  made = []
+  for config.batch in (5, 2):
+    parts, rows = batches_lib.make(config, examples.prompts)
+    assert rows.tolist() == [0, 1, 2, 3, 4]
+    made.append(parts)
+  [(keys, prompts, lengths)], parts = made
   assert [len(p) for _, p, _ in parts] == [2, 2, 2]
   assert lengths.tolist() == [4] * 5
   joined = np.concatenate([p for _, p, _ in parts])
-  np.testing.assert_array_equal(joined[:5], prompts)
-  np.testing.assert_array_equal(joined[5], prompts[0])
+  np.testing.assert_array_equal(joined, [*prompts, prompts[0]])
   data = np.concatenate([jax.random.key_data(k) for k, _, _ in parts])
   np.testing.assert_array_equal(data[:5], jax.random.key_data(keys))
 
@@ -270,11 +259,9 @@ def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
 
 
 def test_plan_runs_a_tree_of_two_experiments_once():
-  config = rsd_config.get_config("full")
-  methods, points = method_grid.from_config(config)
+  methods, points = grid()
   names = [method.name for method in methods]
-  assert names[0] == "autoregressive"
-  assert len(set(names)) == len(names)
+  assert names[0] == "autoregressive" and len(set(names)) == len(names)
   assert "rsd_c(2-2)" in points["length", 2]
   assert "rsd_c(2-2)" in points["budget", 6]
   assert {name for part in points.values() for name in part} == set(names[1:])
@@ -286,28 +273,32 @@ def test_plan_runs_a_tree_of_two_experiments_once():
     assert set(some) <= set(points[point])
 
 
+def grid(**fields):
+  """Methods and points of all trees of the paper, or some of them."""
+  config = rsd_config.get_config("full")
+  config.update(fields)
+  return method_grid.from_config(config)
+
+
+def widths(method):
+  return method.sampled.drafter.layout.widths
+
+
 @pytest.mark.parametrize("budget", [6, 10, 14, 21, 30])
 def test_trees_of_a_budget_have_its_size(budget):
-  config = rsd_config.get_config("full")
-  config.update(lengths=(), budgets=(budget,))
-  methods, _ = method_grid.from_config(config)
+  plain, *methods = grid(lengths=(), budgets=(budget,))[0]
   # The baseline, a chain, one tree of SpecInfer, two of SpecTr and RSD-S each,
   # three of RSD-C.
-  assert len(methods) == 10
-  for method in methods[1:]:
-    assert sum(method.sampled.drafter.layout.widths) == budget
+  assert plain.name == "autoregressive" and len(methods) == 9
+  assert {sum(widths(method)) for method in methods} == {budget}
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5])
 def test_trees_of_a_length_have_its_depth(length):
-  config = rsd_config.get_config("full")
-  config.update(lengths=(length,), budgets=())
-  methods, _ = method_grid.from_config(config)
   sizes = {}
-  for method in methods[1:]:
-    widths = method.sampled.drafter.layout.widths
-    assert len(widths) == length
-    sizes.setdefault(method.name.split("(")[0], set()).add(sum(widths))
+  for method in grid(lengths=(length,), budgets=())[0][1:]:
+    assert len(widths(method)) == length
+    sizes.setdefault(method.name.split("(")[0], set()).add(sum(widths(method)))
   # Trees are compared with trees of their size.
   assert sizes["speculative"] == {length}
   assert sizes["spectr"] == sizes["rsd_s"] >= sizes["specinfer"]
@@ -316,19 +307,16 @@ def test_trees_of_a_length_have_its_depth(length):
 
 @pytest.mark.parametrize("task", ["humaneval", "dolly"])
 def test_trees_of_qwen_coder(task):
-  config = rsd_qwen_coder.get_config(task)
-  methods, points = method_grid.from_config(config)
+  methods, points = method_grid.from_config(rsd_qwen_coder.get_config(task))
   by_name = {method.name: method for method in methods}
   for (experiment, point), names in points.items():
-    labels = {tree_figures.label(name) for name in names}
-    assert labels == {"SD", "SpecTr", "SpecInfer", "RSD-C", "RSD-S",
-                      "RSD-S, traversal", "sequoia"}
+    assert {tree_figures.label(name) for name in names} == {
+        "SD", "SpecTr", "SpecInfer", "RSD-C", "RSD-S", "RSD-S, traversal",
+        "sequoia"}
     for name in names:
-      widths = by_name[name].sampled.drafter.layout.widths
-      if experiment == "budget":
-        assert sum(widths) == point
-      else:
-        assert len(widths) == point and sum(widths) <= 30
+      sizes = widths(by_name[name])
+      assert sum(sizes) <= 30
+      assert point == (sum(sizes) if experiment == "budget" else len(sizes))
 
 
 @pytest.mark.parametrize("update, message", [
@@ -339,7 +327,7 @@ def test_trees_of_qwen_coder(task):
     ({"prompts": -1}, "prompts=-1"),
     ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
     ({"temperatures": ()}, "temperatures"),
-    ({"draft_temperature": -0.5}, "draft_temperature=-0.5: 0, for the target"),
+    ({"methods": ("rsd_s", "pearl")}, "'pearl' has no tree here"),
 ])
 def test_plan_refuses(update, message):
   config = rsd_config.get_config()
@@ -361,15 +349,11 @@ def test_trees_as_strings():
     config.trees.length = {"2": ("rsd_s(7",)}
   with pytest.raises(launch.UserError, match="trees.length.2='rsd_s.7': a me"):
     method_grid.from_config(config)
-
-
-def test_configs_without_trees_or_of_another_name():
-  with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
-    rsd_config.get_config("huge")
-  config = rsd_config.get_config()
   del config.trees["length"]
   with pytest.raises(launch.UserError, match="has no trees; there are none"):
     method_grid.from_config(config)
+  with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
+    rsd_config.get_config("huge")
 
 
 def test_real_text_in_few_programs():

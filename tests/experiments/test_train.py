@@ -20,18 +20,15 @@ import pytest
 import decoding_jax as dj
 from configs import train as configs
 from experiments import train
-from experiments.app import compilation_cache as compilation_cache_lib
-from experiments.app import launch
-from experiments.app import preemption
-from experiments.data import batches
-from experiments.data import python_corpus as modules
+from experiments.app import (
+    compilation_cache as compilation_cache_lib, launch, preemption)
+from experiments.data import batches, python_corpus as modules
 from experiments.devices import model_pair
-from experiments.training import steps as training_steps
-from experiments.training import teacher_samples
+from experiments.training import steps as training_steps, teacher_samples
 from models import checkpoints
 from models.text import tokenizers
 from models.transformer import presets
-
+from support import tiny_tasks
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 6
@@ -58,17 +55,13 @@ def _source(tmp_path_factory):
   return folder
 
 
-def _overrides(source, folder):
-  return dict(
-      corpus=str(source), tokenizer=str(folder / "tokenizer"),
-      workdir=str(folder / "work"), export=str(folder / "export"), steps=STEPS,
-      windows=(16,), batch_tokens=64, eval_every=2, checkpoint_every=2)
+_FIELDS = dict(steps=STEPS, windows=(16,), batch_tokens=64, eval_every=2,
+               checkpoint_every=2)
 
 
 def _config(source, folder, **changes):
-  config = configs.get_config("smoke")
-  config.update({**_overrides(source, folder), **changes})
-  return config
+  return tiny_tasks.make_training(
+      folder, **{"corpus": str(source), **_FIELDS, **changes})
 
 
 def _params(folder):
@@ -108,41 +101,28 @@ def test_a_finished_run_is_only_exported_again(source, undisturbed):
   jax.tree.map(np.testing.assert_array_equal, _params(undisturbed), before)
 
 
-def test_interrupted_between_checkpoints(source, undisturbed, tmp_path,
-                                         monkeypatch):
+@pytest.mark.usefixtures("listening")
+@pytest.mark.parametrize("step, every, stop, error, saved", [
+    (5, 2, lambda: signal.raise_signal(signal.SIGINT), KeyboardInterrupt, None),
+    # Within the fourth step, the first of which has the number 0.
+    (3, STEPS, lambda: os.kill(os.getpid(), signal.SIGTERM), preemption.Stopped,
+     ["4"])], ids=["between checkpoints", "SIGTERM makes one"])
+def test_interrupted(source, undisturbed, tmp_path, monkeypatch, step, every,
+                     stop, error, saved):
   make_batch = batches.train_batch
 
-  def interrupt(config, step, *args):
-    if step == 5:
-      raise KeyboardInterrupt
-    return make_batch(config, step, *args)
+  def interrupt(config, at, *args):
+    if at == step:
+      stop()
+    return make_batch(config, at, *args)
 
   monkeypatch.setattr(batches, "train_batch", interrupt)
-  with pytest.raises(KeyboardInterrupt):
-    train.train(_config(source, tmp_path))
-  assert not (tmp_path / "export").exists()
-  monkeypatch.undo()
-  train.train(_config(source, tmp_path))
-  _assert_same(tmp_path, undisturbed)
-
-
-@pytest.mark.usefixtures("listening")
-def test_sigterm_makes_a_checkpoint(source, undisturbed, tmp_path,
-                                    monkeypatch):
-  make_batch = batches.train_batch
-
-  def terminate(config, step, *args):
-    # Within the fourth step, the first of which has the number 0.
-    if step == 3:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return make_batch(config, step, *args)
-
-  monkeypatch.setattr(batches, "train_batch", terminate)
-  config = _config(source, tmp_path, checkpoint_every=STEPS)
-  with pytest.raises(preemption.Stopped):
+  config = _config(source, tmp_path, checkpoint_every=every)
+  with pytest.raises(error):
     train.train(config)
-  saved = tmp_path / "work" / "checkpoints"
-  assert [path.name for path in saved.iterdir()] == ["4"]
+  assert not (tmp_path / "export").exists()
+  if saved:
+    assert os.listdir(tmp_path / "work" / "checkpoints") == saved
   monkeypatch.undo()
   train.train(config)
   _assert_same(tmp_path, undisturbed)
@@ -150,8 +130,9 @@ def test_sigterm_makes_a_checkpoint(source, undisturbed, tmp_path,
 
 def _start(source, folder, compiled, *before, **options):
   """Starts the program after other words of a command line."""
-  flags = [f"--config.{name}={value}"
-           for name, value in _overrides(source, folder).items()]
+  config = _config(source, folder)
+  flags = [f"--config.{name}={config[name]}" for name in (
+      "corpus", "tokenizer", "workdir", "export", *_FIELDS)]
   return subprocess.Popen(
       [*before, sys.executable, "-m", "experiments.train",
        "--config=configs/train.py:smoke", *flags], cwd=ROOT,
@@ -355,11 +336,7 @@ def test_mixed_precision(source, undisturbed, tmp_path):
 ])
 def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
                                          message):
-  config = _config(source, tmp_path, **{field: value})
-  with pytest.raises(launch.UserError) as error:
-    train.train(config)
-  assert message in str(error.value)
-  assert "\n" not in str(error.value)
+  tiny_tasks.check_refused(message, _config(source, tmp_path, **{field: value}))
 
 
 @pytest.mark.parametrize("field, value, message", [
@@ -402,26 +379,14 @@ def test_a_model_replaces_nothing_but_a_model(source, tmp_path, export, fields,
   assert sorted(x.name for x in tmp_path.iterdir()) == ["kept", "model"]
 
 
-def test_a_corpus_shorter_than_a_window(tmp_path):
+def test_what_else_is_refused(source, undisturbed, tmp_path):
+  """A corpus shorter than a window, other settings, and unknown runs."""
   for i in range(40):
     (tmp_path / f"module_{i}.py").write_text("x\n")
-  with pytest.raises(launch.UserError, match="shorter than the splits of the"):
-    train.train(_config(tmp_path, tmp_path))
-
-
-def test_other_settings_in_the_same_workdir(source, undisturbed):
-  with pytest.raises(launch.UserError, match="learning_rate"):
-    train.train(_config(source, undisturbed, learning_rate=1.0))
-
-
-def test_a_bad_value_is_one_line_and_status_2(python):
-  got = python("-m", "experiments.train", "--config=configs/train.py:smoke",
-               "--config.loss=l2")
-  assert (got.status, got.errors.count("\n")) == (2, 1)
-  assert "--config.loss='l2'" in got.errors
-
-
-def test_unknown_run():
+  tiny_tasks.check_refused("shorter than the splits of the",
+                           _config(tmp_path, tmp_path))
+  tiny_tasks.check_refused("learning_rate", _config(source, undisturbed,
+                                                    learning_rate=1.0))
   with pytest.raises(ValueError, match="'tiny' is not one of target, draft"):
     configs.get_config("tiny")
 
@@ -464,5 +429,4 @@ def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
      "loss='block_verification' follows the text through the levels of a head"),
 ])
 def test_heads_that_cannot_be_trained(source, tmp_path, changes, message):
-  with pytest.raises(launch.UserError, match=message):
-    train.train(_config(source, tmp_path, **changes))
+  tiny_tasks.check_refused(message, _config(source, tmp_path, **changes))

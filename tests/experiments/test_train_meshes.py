@@ -1,9 +1,7 @@
 """Training on meshes: the losses of one device, killed and taken up again."""
 
-import json
 import re
 import signal
-import socket
 import time
 
 import numpy as np
@@ -12,25 +10,14 @@ import pytest
 from configs import train as configs
 from experiments import train
 from experiments.devices import mesh_shapes
-from experiments.training import on_mesh
-from experiments.training import run as training_run
+from experiments.training import on_mesh, run as training_run
 from models import checkpoints
-from support import helpers
-from support import on_training_meshes
-from support import tiny_models as tiny
+from support import helpers, on_training_meshes, tiny_models as tiny
 
 KINDS = on_training_meshes.KINDS
 # The quick suite has one of them.
 MESHES = ("8x1/1", "4x2/2", "4x2/1")
 _OFF = 1e-5
-
-
-def trained(folder, *names):
-  """Metrics and collectives of runs on eight devices."""
-  output, errors = helpers.start(on_training_meshes.__file__, folder, *names,
-                                 devices=8).communicate()
-  assert output, errors
-  return json.loads(output.splitlines()[-1])
 
 
 def assert_same(actual, expected):
@@ -44,7 +31,8 @@ def assert_same(actual, expected):
 
 def test_a_distilled_drafter(tmp_path):
   """Control: the losses change from step to step by more than they differ."""
-  result = trained(tmp_path, "distilled", "distilled:4x2/2")
+  result = helpers.found_by(on_training_meshes.__file__, tmp_path, "distilled",
+                            "distilled:4x2/2")
   one, split = (x["metrics"] for x in result.values())
   assert_same(split, one)
   assert abs(one[0]["train_loss"] - one[1]["train_loss"]) > 100 * _OFF
@@ -60,7 +48,8 @@ def test_losses_are_those_of_one_device(tmp_path, kind):
   replicated one each device computes the part of the vocabulary that its
   logits are of, so that matrices of logits are gathered once.
   """
-  result = trained(tmp_path, kind, *(f"{kind}:{mesh}" for mesh in MESHES))
+  result = helpers.found_by(on_training_meshes.__file__, tmp_path, kind,
+                            *(f"{kind}:{mesh}" for mesh in MESHES))
   for mesh in MESHES:
     assert_same(result[f"{kind}:{mesh}"]["metrics"], result[kind]["metrics"])
   whole, split, replicated = (
@@ -152,9 +141,7 @@ def test_killed_on_a_mesh_and_resumed_on_one_device(folder):
 
 def start_two(folder, name, **changes):
   """Two processes of four devices each."""
-  with socket.socket() as free:
-    free.bind(("localhost", 0))
-    where = f"localhost:{free.getsockname()[1]}"
+  where = helpers.free_address()
   return [start(folder, name, "--mesh=data:4,model:2", f"--coordinator={where}",
                 "--num_processes=2", f"--process_id={i}", devices=4,
                 **changes)[1]
@@ -214,9 +201,7 @@ def test_rows_that_a_mesh_does_not_divide(folder, value, changes, message):
 @pytest.mark.long
 def test_processes_must_share_the_folder(tmp_path):
   """Each has another folder of that name: here, another working directory."""
-  with socket.socket() as free:
-    free.bind(("localhost", 0))
-    where = f"localhost:{free.getsockname()[1]}"
+  where = helpers.free_address()
   code = ("import os, sys\nfrom experiments.app import multihost\n"
           "os.makedirs(sys.argv[1], exist_ok=True)\nos.chdir(sys.argv[1])\n"
           "multihost.join(sys.argv[2], 2, int(sys.argv[3]))\n"

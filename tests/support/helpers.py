@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -226,6 +227,13 @@ def start(*command, devices=1, **environment):
   return subprocess.Popen(
       [sys.executable, *map(str, command)], env=environment, text=True,
       cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def free_address():
+  """Returns a host and port at which nobody listens."""
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    return f"localhost:{free.getsockname()[1]}"
 
 
 def check_same(actual, expected):

@@ -1,7 +1,7 @@
 """Runs one pair on meshes of eight devices, and counts what these exchange.
 
-Run by `test_meshes` with a folder for the models; prints JSON, a dict from
-"data x model" to what was found.
+Run by `test_mesh` with a folder for the models, and "more" for other ones;
+prints JSON, a dict from names of runs to what was found.
 """
 
 import collections
@@ -208,15 +208,33 @@ def beside(one, out, exchanged):
       **exchanged}
 
 
-def scanned(folder, rounded):
-  """All layers scanned, of experts in 8 bits too, beside one device's texts."""
+def of_both(folder, shape, more=lambda result: {}, **options):
+  """What was found on a mesh, beside the texts of one device."""
+  one, out = (run(folder, mesh, **options) for mesh in (
+      None, mesh_shapes.make(shape)))
+  return {**beside(one[0], *out), **more(one[0])}
+
+
+def of_roles(folder, method):
+  """The same of a drafter that has devices of its own."""
+  one, out = (run(folder, mesh, method=method)[0]
+              for mesh in (None, mesh_shapes.make_roles((2, 2))))
+  return beside(one, out, {})
+
+
+def rounded(folder):
+  """Weights of 8 bits beside one device's; and with all layers scanned."""
+  one, _ = run(folder, None, weights="int8")
+  on_mesh = lambda: beside(one, *run(folder, mesh_shapes.make((2, 4)),
+                                     weights="int8"))
+  whole = on_mesh()
   with flagsaver.as_parsed(scan_layers="on"):
-    return beside(rounded, *run(folder, mesh_shapes.make((2, 4)),
-                                weights="int8"))
+    return one, whole, on_mesh()
 
 
 def main(folder):
   save(folder)
+  save_heads(folder)
   one, _ = run(folder, None)
   results = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
   for data, model in MESHES:
@@ -225,55 +243,39 @@ def main(folder):
   # Each index of "data" has two rows, which its four prompts take in turn.
   results["queued"] = beside(
       one, run(folder, mesh_shapes.make((2, 4)), rows=4)[0], {})
-  rounded, _ = run(folder, None, weights="int8")
-  for method in (dj.methods.pearl(2), dj.methods.ssd(2, 2)):
-    one_program, _ = run(folder, None, method=method)
-    out, _ = run(folder, mesh_shapes.make_roles((2, 2)), method=method)
-    results[method.name] = beside(one_program, out, {})
-  results["other"] = bool((rounded.tokens != one.tokens).any())
-  results["2x4 of 8 bits"] = beside(
-      rounded, *run(folder, mesh_shapes.make((2, 4)), weights="int8"))
   results["2x4 of a whole draft"] = beside(
       one, *run(folder, mesh_shapes.make((2, 4)), drafts="replicated"))
-  for weights in ("dtype", "int8"):
-    one, out = (run(folder, mesh, target="experts", weights=weights)
-                for mesh in (None, mesh_shapes.make((2, 4))))
-    results[f"experts {weights}"] = beside(one[0], *out)
-  one, _ = run(folder, None, target="states")
-  results["states"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
-                                       target="states"))
-  one, _ = run(folder, None, target="mamba")
-  results["mamba"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
-                                      target="mamba"))
-  one, _ = run(folder, None, processed)
-  out, _ = run(folder, mesh_shapes.make((4, 2)), processed)
-  results["processed"] = bool((out.tokens == one.tokens).all())
-  one, _ = run(folder, None, draft=prompt_lookup.NAME)
-  out, _ = run(folder, mesh_shapes.make((4, 2)), draft=prompt_lookup.NAME)
-  results["looked_up"] = bool((out.tokens == one.tokens).all())
-  one, _ = run(folder, None, shared=_SHARED)
-  out, exchanged = run(folder, mesh_shapes.make((2, 4)), sharing,
-                       shared=_SHARED)
-  results["shared"] = beside(one, out, exchanged)
-  save_heads(folder)
-  for name in HEADS:
-    one, out = (run(folder, mesh, draft=folder / name)[0]
-                for mesh in (None, mesh_shapes.make((4, 2))))
-    results[name] = beside(one, out, {})
-  free = one
-  one, out = (run(folder, mesh, processed, draft=folder / name)[0]
-              for mesh in (None, mesh_shapes.make((4, 2))))
-  results["processed head"] = {
-      **beside(one, out, {}),
-      "other": bool((one.tokens != free.tokens).any())}
+  other, results["2x4 of 8 bits"], results["scanned"] = rounded(folder)
+  results["other"] = bool((other.tokens != one.tokens).any())
+  results["pearl(2)"] = of_roles(folder, dj.methods.pearl(2))
+  results["experts dtype"] = of_both(folder, (2, 4), target="experts")
+  results["states"] = of_both(folder, (2, 4), target="states")
+  results["processed"] = of_both(folder, (4, 2), of_pair=processed)
+  results["looked up"] = of_both(folder, (4, 2), draft=prompt_lookup.NAME)
+  results["shared"] = of_both(folder, (2, 4), of_pair=sharing, shared=_SHARED)
+  free, _ = run(folder, None, draft=folder / "dspark")
+  results["processed head"] = of_both(
+      folder, (4, 2), of_pair=processed, draft=folder / "dspark",
+      more=lambda one: {"other": bool((one.tokens != free.tokens).any())})
   for name, (method, of_pair) in NO_MODEL.items():
-    one, out = (run(folder, mesh, of_pair, method=method)[0]
-                for mesh in (None, mesh_shapes.make((4, 2))))
-    results[name] = beside(one, out, {})
-    results[name]["tested"] = one.stats.extra["tested_by_rank"][:, 0].tolist()
-  results["scanned"] = scanned(folder, rounded)
+    results[name] = of_both(
+        folder, (4, 2), of_pair=of_pair, method=method, more=lambda one: {
+            "tested": one.stats.extra["tested_by_rank"][:, 0].tolist()})
   print(json.dumps(results))
 
 
+def more(folder):
+  """The same of others of which `main` has one each."""
+  save(folder)
+  save_heads(folder)
+  print(json.dumps({
+      "2x4 of 8 bits": of_both(folder, (2, 4), weights="int8"),
+      "ssd(2, 2)": of_roles(folder, dj.methods.ssd(2, 2)),
+      "experts int8": of_both(folder, (2, 4), target="experts", weights="int8"),
+      "mamba": of_both(folder, (2, 4), target="mamba"),
+      **{name: of_both(folder, (4, 2), draft=folder / name)
+         for name in HEADS}}))
+
+
 if __name__ == "__main__":
-  main(pathlib.Path(sys.argv[1]))
+  (more if sys.argv[2:] else main)(pathlib.Path(sys.argv[1]))

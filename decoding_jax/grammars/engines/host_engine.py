@@ -108,9 +108,10 @@ def library(name: str):
   try:
     return importlib.import_module(name)
   except ImportError as e:
+    # One without what it needs itself is installed, and cannot be imported.
     raise ImportError(f"grammars on the host need the package {name}: pip "
-                      f"install 'decoding_jax[{name}]' or pip install {name}."
-                      ) from e
+                      f"install 'decoding_jax[{name}]' or pip install {name} "
+                      f"({e}).") from e
 
 
 def grammar(name: str, make: Callable[..., Engine], source,

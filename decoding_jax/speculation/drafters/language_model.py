@@ -92,7 +92,7 @@ def observe(context: Context, before: DecodeState, after: DecodeState,
   path, count = seen.verdict.path, seen.count
   if grown is not None:
     # Without its last node the cache falls one token short.
-    known = jnp.cumprod((grown != NONE).astype(jnp.int32), axis=1).sum(axis=1)
+    known = jnp.cumprod(grown != NONE, axis=1).sum(axis=1, dtype=jnp.int32)
     path, count = grown, jnp.minimum(count, known)
   return after.replace(draft_cache=commit(before, seen.pending, path, count))
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments.app import launch
-from experiments.app import multihost
+from experiments.app import launch, multihost
 from experiments.harness import store as results_store
 from experiments.timing import stopwatch
 from models import tabular
@@ -33,7 +32,19 @@ _MISTAKES = {
     "train --config=train:draft --workdir=x": "but --config.workdir.",
     "train --config=train:draft --stepz=5": "Unknown command line flag 'stepz'",
     "rsd --config.prompts=many": "--config.prompts=many",
-    "rsd --config=configs/train.py": "--config has no field 'trees'",
+    "rsd --config=configs/train.py": "has no field 'balanced': a config of",
+    "rsd --config.references=-1": "references=-1: at least 0 is needed.",
+    "rsd --config.temperatures=('a',)": "temperatures[0]='a': a number is",
+    "rsd --config.lengths=(1.5,)": "lengths=(1.5,): integers are needed.",
+    "rsd --config.methods=('pearl',)": "'pearl' has no tree here; there",
+    "rsd --config.system=x": "system='x' has no effect without --config.chat.",
+    "rsd --config.category=x": "no effect on --config.task=python.",
+    "train --config=train:smoke --config.sample_rows=9": "=9 has no effect",
+    "benchmark --config.batches=(0,)": "batches=(0,): at least 1 is needed.",
+    "generate --wait=x": "--wait='x' needs --think_at_least or",
+    "generate --json_schema=nowhere": "=nowhere: No such file or directory",
+    "generate --method=ppd": "needs a target with trained prompt tokens",
+    "complete --prefill_chunk=3": "needs a --queue of more than --batch=8.",
     "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
     "rsd --config.temperatures[5]=1": "temperatures[5]=1: no such part of the",
     "rsd --config.batch.x=3": "--config.batch.x=3: no such part of the config",
@@ -60,6 +71,7 @@ _MISTAKES = {
     "exactness --rows=1000000000000": "is not an integer in the range [1, 10",
     "convert": "--hf= and --to_hf= and --table=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
+    "train --config=train:smoke --config.loss=l2": "--config.loss='l2'",
 }
 
 
@@ -133,79 +145,70 @@ def test_numbers_that_nothing_can_use(value, where):
 
 
 def test_numbers_of_a_config_file():
-  holder = types.SimpleNamespace(value=ml_collections.ConfigDict(
-      {"training": {"learning_rate": math.inf}}))
+  config = ml_collections.ConfigDict({"training": {"learning_rate": math.inf},
+                                      "prompts": 0, "batch": 1})
   with pytest.raises(launch.UserError, match="--config.training.learning_rate"):
-    launch.config(holder)
-
-
-@pytest.mark.parametrize("lines, message", [
-    ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
-    ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
-    ("x = 1", "has no attribute 'get_config': a function that")])
-def test_files_that_are_no_configs(tmp_path, lines, message):
-  (tmp_path / "own.py").write_text(lines + "\n")
-  got = subprocess.run(
-      [sys.executable, "-m", "experiments.rsd",
-       f"--config={tmp_path / 'own.py'}"], cwd=_ROOT, text=True,
-      capture_output=True, check=False)
-  assert got.returncode == 2 and message in got.stderr.splitlines()[-1]
-
-
-def test_check_positive():
-  config = ml_collections.ConfigDict({"prompts": 0, "batch": 1})
+    launch.config(types.SimpleNamespace(value=config))
   launch.check_positive(config, "batch")
   with pytest.raises(launch.UserError, match="prompts=0: at least 1"):
     launch.check_positive(config, "batch", "prompts")
 
 
+@pytest.mark.parametrize("lines, message", [
+    ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
+    ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
+    ("x = 1", "has no attribute 'get_config': a function that"),
+    ("def get_config(:", "own.py, line 1: SyntaxError: invalid syntax"),
+    ("\nimport no_such_module", "own.py, line 2: ModuleNotFoundError: No mod"),
+    ("def get_config():\n  return {}['a']", "own.py, line 2: KeyError: 'a'"),
+    ("def get_config():\n  raise ValueError(3)", "line 2: ValueError: 3"),
+    ("def get_config():\n  open('/no/file')", "line 2: FileNotFoundError"),
+    ("import ml_collections\ndef get_config():\n"
+     "  return ml_collections.ConfigDict().x", "line 3: AttributeError"),
+    ("from configs import rsd\ndef get_config():\n"
+     "  c = rsd.get_config()\n  del c.prompts\n  return c",
+     "--config has no field 'prompts': a config of this experiment")])
+def test_files_that_are_no_configs(python, tmp_path, lines, message):
+  (tmp_path / "own.py").write_text(lines + "\n")
+  got = python("-m", "experiments.rsd", f"--config={tmp_path / 'own.py'}")
+  assert got.status == 2 and "Traceback" not in got.errors
+  assert message in got.errors.splitlines()[-1]
+
+
 def test_user_errors_converts_only_what_is_named():
-  with pytest.raises(launch.UserError, match="told"):
-    with launch.user_errors(ValueError):
-      raise ValueError("told")
-  with pytest.raises(KeyError):
-    with launch.user_errors(ValueError):
-      raise KeyError("a bug")
+  def raising(error):
+    raise error
+
+  for wanted, message, call in (
+      (launch.UserError, "told", lambda: raising(ValueError("told"))),
+      (KeyError, "a bug", lambda: raising(KeyError("a bug"))),
+      (launch.UserError, "nested too deeply for Python's",
+       lambda: json.loads("[" * 100_000))):
+    with pytest.raises(wanted, match=message):
+      with launch.user_errors(ValueError):
+        call()
 
 
-def _main(python, statement):
-  return python("-c", "import errno, logging\n"
-                "from experiments.app import launch\n"
-                f"def main(): {statement}\n"
-                "launch.run(main)")
-
-
-def test_warnings_of_programs_have_no_prefix(python):
-  assert _main(python, "logging.getLogger('decoding_jax.x').warning('Told.')"
-               ).errors == "Told.\n"
-
-
-@pytest.mark.parametrize("error, status, words", [
-    ("KeyboardInterrupt", 130,
-     ["interrupted; results written before are kept."]),
-    ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
-def test_ends_that_are_no_mistakes(python, error, status, words):
-  got = _main(python, f"raise {error}")
-  assert (got.status, got.errors.split("\n")[1:-1]) == (status, words)
-
-
-@pytest.mark.parametrize("error, told, words", [
-    ("ValueError('a bug')", False, "Traceback"),
-    ("OSError(errno.ENOENT, 'a bug')", False, "Traceback"),
-    ("OSError(errno.ENOSPC, 'No space')", True, "No space; results written"),
-    ("ValueError('x: [ENOSPC No space left on device]')", True,
-     "a file could not be written: No space left on device; results written"),
-], ids=["bug", "file", "disk", "library"])
-def test_a_bug_keeps_its_traceback(python, error, told, words):
-  got = _main(python, f"raise {error}")
-  assert got.status == 1 and words in got.errors
-  assert (len(got.errors.splitlines()) == 1) == told
-
-
-def test_input_that_is_nested_too_deeply_is_a_user_error():
-  with pytest.raises(launch.UserError, match="nested too deeply for Python's"):
-    with launch.user_errors(ValueError):
-      json.loads("[" * 100_000)
+@pytest.mark.parametrize("statement, status, errors", [
+    ("logging.getLogger('decoding_jax.x').warning('Told.')", 0, "Told.\n"),
+    ("raise KeyboardInterrupt", 130,
+     "\ninterrupted; results written before are kept.\n"),
+    ("raise BrokenPipeError", 128 + signal.SIGPIPE, ""),
+    ("raise ValueError('a bug')", 1, "Traceback.*\n.*\n"),
+    ("raise OSError(errno.ENOENT, 'a bug')", 1, "Traceback.*\n.*\n"),
+    ("raise OSError(errno.ENOSPC, 'No space')", 1,
+     "[^\n]*No space; results written[^\n]*\n"),
+    ("raise ValueError('x: [ENOSPC No space left on device]')", 1,
+     "[^\n]*a file could not be written: No space left on device; results "
+     "written[^\n]*\n")])
+def test_a_bug_keeps_its_traceback_and_other_ends_are_a_line(
+    python, statement, status, errors):
+  got = python("-c", "import errno, logging\n"
+               "from experiments.app import launch\n"
+               f"def main(): {statement}\n"
+               "launch.run(main)")
+  assert got.status == status
+  assert re.fullmatch(errors, got.errors, re.S), got.errors
 
 
 def test_results_survive_a_torn_last_line(tmp_path):
@@ -351,22 +354,20 @@ def test_timings_of_two_environments_do_not_mix(tmp_path, monkeypatch, changes,
 
 
 def test_workdir_of_other_settings_is_refused(tmp_path):
-  results_store.open_workdir(tmp_path, {"a": {"b": 1, "c": 2}, "z": 3})
+  """But for those that are free to change."""
+  first = {"a": {"b": 1, "c": 2}, "z": 3, "lengths": [2]}
+  results_store.open_workdir(tmp_path, first)
   before = (tmp_path / results_store.RUN).read_text()
-  with pytest.raises(launch.UserError, match=r"a\.c=2, not of 5"):
-    results_store.open_workdir(tmp_path, {"a": {"b": 1, "c": 5}, "z": 4})
-  with pytest.raises(launch.UserError, match="another --config.workdir"):
-    results_store.open_workdir(tmp_path, {"z": 4}, flag="--config.workdir")
+  for settings, message, options in (
+      ({**first, "a": {"b": 1, "c": 5}}, r"a\.c=2, not of 5", {}),
+      ({"z": 4}, "another --config.workdir", {"flag": "--config.workdir"}),
+      ({**first, "z": 4, "lengths": [3]}, "z=3, not of 4",
+       {"free": ["lengths"]})):
+    with pytest.raises(launch.UserError, match=message):
+      results_store.open_workdir(tmp_path, settings, **options)
   assert (tmp_path / results_store.RUN).read_text() == before
-
-
-def test_free_settings_may_change(tmp_path):
-  start = lambda **settings: results_store.open_workdir(
-      tmp_path, settings, free=["lengths"])
-  start(seed=1, lengths=[2])
-  start(seed=1, lengths=[3])
-  with pytest.raises(launch.UserError, match="seed=1, not of 2"):
-    start(seed=2, lengths=[3])
+  results_store.open_workdir(tmp_path, {**first, "lengths": [3]},
+                             free=["lengths"])
 
 
 def test_workdir_that_cannot_be_is_a_user_error(tmp_path):

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments.app import launch
-from experiments.app import method_specs
+from experiments.app import launch, method_specs
 
 
 @pytest.mark.parametrize("spec", [
@@ -33,6 +32,13 @@ def test_the_same_method_in_every_form(spec):
      dj.methods.diverse_beam_search(4, 2, 0.0))])
 def test_values_of_strings(spec, method):
   assert method_specs.read(spec).name == method.name
+
+
+@pytest.mark.parametrize("name", [
+    "rsd_s(7x3)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
+    "specinfer(2x3)", "ppd(3-2, 3, short=1)", "speculative(4)"])
+def test_names_of_tables_are_read(name):
+  assert method_specs.from_flag(name).name == name
 
 
 @pytest.mark.parametrize("spec, method", [
@@ -91,6 +97,8 @@ def test_what_a_flag_may_mean(spec, message):
     ("rsd_s(*[3, 4])", "is not a number, "),
     ("rsd_s(**{'width': 3})", "a method as rsd_s"),
     ("rsd_s(3, 4", r"trees='rsd_s\(3, 4': a method as rsd_s"),
+    ("prompt_lookup(1x2, 3)", r"'prompt_lookup\(1x2, 3\)': a method as .* is "),
+    ("speculative(4-2)", r"depth=\(4, 2\): a positive integer"),
     ("os.system('ls')", "a method as rsd_s"), ("", "trees='': a method as"),
 ], ids=str)
 def test_errors_name_the_field_and_what_is_allowed(spec, message):

@@ -5,24 +5,19 @@ import json
 import os
 import runpy
 import signal
-import socket
 import time
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.app import multihost
-from experiments.app import preemption
+from experiments.app import multihost, preemption
 from experiments.data import prompt_tasks
-from experiments.evaluation import tree_cells
-from experiments.evaluation import method_grid
+from experiments.evaluation import method_grid, tree_cells
 from experiments.harness import store as results_store
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, on_processes, tiny_models as tiny
 
 _CONFIG = '''
 from configs import rsd
@@ -66,16 +61,9 @@ def start(config, workdir, *arguments, devices=1):
                        f"--workdir={workdir}", *arguments, devices=devices)
 
 
-def address():
-  """Where nobody listens yet."""
-  with socket.socket() as free:
-    free.bind(("localhost", 0))
-    return f"localhost:{free.getsockname()[1]}"
-
-
 def start_two(config, workdir):
   """Two processes of four devices each, rows and heads by two."""
-  where = address()
+  where = helpers.free_address()
   return [start(config, workdir, "--mesh=data:4,model:2",
                 f"--coordinator={where}", "--num_processes=2",
                 f"--process_id={i}", devices=4) for i in range(2)]
@@ -129,19 +117,11 @@ def test_two_processes_are_killed_and_resume(config, tmp_path):
 
 def test_a_checkpoint_is_saved_by_two_processes(config, tmp_path):
   """Neither has all of it; one writes what is no array."""
-  out, where = tmp_path / "saved", address()
+  out, where = tmp_path / "saved", helpers.free_address()
   # An older folder, which is replaced.
   checkpoints.save(out, tiny.LLAMA, tiny.random_model(tiny.LLAMA).params)
-  running = [
-      helpers.start(
-          helpers.REPOSITORY / "tests" / "support" / "on_processes.py",
-          config.parent / "draft",
-          out,
-          where,
-          2,
-          i,
-          devices=2) for i in range(2)
-  ]
+  running = [helpers.start(on_processes.__file__, config.parent / "draft", out,
+                           where, 2, i, devices=2) for i in range(2)]
   for process in running:
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
@@ -205,7 +185,7 @@ def joining(where, number, seconds):
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_process_that_waits_in_vain_says_so(number):
-  where = address()
+  where = helpers.free_address()
   process = joining(where, number, seconds=2)
   output, errors = process.communicate(timeout=60)
   assert (process.returncode, output) == (1, "")
@@ -215,7 +195,7 @@ def test_a_process_that_waits_in_vain_says_so(number):
 
 
 def test_a_killed_coordinator_is_one_line():
-  where = address()
+  where = helpers.free_address()
   running = [joining(where, i, seconds=50) for i in range(2)]
   assert running[1].stdout.readline().startswith("Process 1 of 2: the first ")
   assert running[1].stdout.readline() == "joined\n"
@@ -227,18 +207,15 @@ def test_a_killed_coordinator_is_one_line():
   assert "error: process 1 of 2: another process has ended" in errors
 
 
-@pytest.mark.parametrize("value", ["", "localhost", "localhost:", "http://a:1"])
-def test_a_coordinator_has_an_address(value):
-  for others in ((None, None), (1, None), (2, 0)):
-    with pytest.raises(ValueError, match=f"^--coordinator={value}: address an"):
-      multihost.join(value, *others)
-
-
-@pytest.mark.parametrize("arguments", [
-    ("localhost:1", None, None), ("localhost:1", 2, None), (None, None, 0)])
-def test_flags_of_processes_belong_together(arguments):
-  with pytest.raises(ValueError, match="all three are needed"):
-    multihost.join(*arguments)
+def test_flags_of_processes_belong_together():
+  for value in "", "localhost", "localhost:", "http://a:1":
+    for others in (None, None), (1, None), (2, 0):
+      with pytest.raises(ValueError, match=f"^--coordinator={value}: address "):
+        multihost.join(value, *others)
+  for arguments in (("localhost:1", None, None), ("localhost:1", 2, None),
+                    (None, None, 0)):
+    with pytest.raises(ValueError, match="all three are needed"):
+      multihost.join(*arguments)
 
 
 def test_one_process_joins_nobody():

@@ -9,9 +9,7 @@ import sys
 import pytest
 
 import decoding_jax as dj
-from experiments.app import launch
-from experiments.app import method_specs
-from experiments.app import own_code
+from experiments.app import launch, method_specs, own_code
 from experiments.devices import drafts
 from experiments.harness import store
 from support.helpers import REPOSITORY

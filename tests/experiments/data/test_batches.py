@@ -16,13 +16,10 @@ def _config():
       dict(seed=0, windows=(8, 16), batch_tokens=64, sample_fraction=0.5))
 
 
-def test_windows_in_turn(config):
+def test_a_batch_is_a_function_of_its_step(config):
   shapes = [batches.train_batch(config, step, TOKENS).shape
             for step in range(3)]
   assert shapes == [(8, 9), (4, 17), (8, 9)]
-
-
-def test_a_batch_is_a_function_of_its_step(config):
   first, again, other = (batches.train_batch(config, step, TOKENS, SAMPLES)
                          for step in (4, 4, 6))
   np.testing.assert_array_equal(first, again)
@@ -35,9 +32,7 @@ def test_rows_are_stretches_of_text(config):
   assert sampled.sum() == 4
   assert (np.diff(batch[~sampled]) == 1).all()
   assert (np.diff(batch[sampled]) == -1).all()
-
-
-def test_a_row_of_samples_may_be_taken_whole(config):
+  # A row of samples may be taken whole.
   config.windows = (19,)
   batch = batches.train_batch(config, 0, TOKENS, SAMPLES)
   assert set(batch[batch[:, 0] < 0, 0]) <= set(SAMPLES[:, 0])

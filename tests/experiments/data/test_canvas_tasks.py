@@ -4,11 +4,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments.data import batches
-from experiments.data import canvas_tasks
-from experiments.data import grid_tasks
-from experiments.data import masking
-from experiments.data import streams
+from experiments.data import batches, canvas_tasks, grid_tasks, masking, streams
 
 EXAMPLES = canvas_tasks.draw(tuple(canvas_tasks.TASKS), 240, 0)
 ANY = ("shuffle", "insert_any", "remove_any", "replace_any", "latin")
@@ -56,13 +52,10 @@ def test_what_is_right(task, arguments, given, answer, right):
       right)
 
 
-def test_grids_are_all_of_them():
+def test_grids_are_all_of_them_and_a_sudoku_has_one_solution():
   # Known counts of Sudokus and Latin squares of order 4.
   assert len({tuple(x) for x in grid_tasks.grids(True)}) == 288
   assert len({tuple(x) for x in grid_tasks.grids(False)}) == 576
-
-
-def test_a_sudoku_has_one_solution():
   for _, _, given, answer in (x for x in EXAMPLES if x[0] == "sudoku"):
     fits = [grid for grid in grid_tasks.grids(True) if all(
         clue in (grid_tasks.BLANK, str(value + 1))
@@ -108,15 +101,13 @@ def test_masks_are_of_the_canvas_and_a_function_of_the_step(config):
 def test_windows_of_a_corpus_are_masked_too(config):
   config.update(windows=(8,), batch_tokens=64, sample_fraction=0.0)
   stream = np.arange(500, dtype=np.int32)
-  data = masking.masked(config, streams.windows(
+  masked = lambda: masking.masked(config, streams.windows(
       config, stream, stream[:90], None))
-  batch = data.train(0, None)
+  batch = masked().train(0, None)
   assert batch.tokens.shape == (8, 9) and (batch.weights.sum(axis=1) > 0).all()
-  assert data.held_out(4).weights.shape == (4, 8)
+  assert masked().held_out(4).weights.shape == (4, 8)
   config.masked_suffix = 3
-  data = masking.masked(config, streams.windows(
-      config, stream, stream[:90], None))
-  np.testing.assert_allclose(data.train(0, None).weights,
+  np.testing.assert_allclose(masked().train(0, None).weights,
                              np.tile([0] * 5 + [1 / 3] * 3, (8, 1)))
 
 

@@ -7,14 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from configs import train as configs
 from experiments import train
-from experiments.app import launch
-from experiments.data import preference_pairs
-from experiments.data import streams
+from experiments.data import preference_pairs, streams
 from models.text import tokenizers
-
-
+from support import tiny_tasks
 TEXT = "\n\nHuman: question {0}?\n\nAssistant: so\n\nHuman: no\n\nAssistant:"
 PAIRS = [(TEXT.format(i) + " good", TEXT.format(i) + " bad" * (1 + i % 3))
          for i in range(60)]
@@ -25,13 +21,9 @@ def _config(tmp_path):
   with gzip.open(tmp_path / "d.jsonl.gz", "wt") as f:
     f.writelines(json.dumps({"chosen": a, "rejected": b}) + "\n"
                  for a, b in PAIRS)
-  config = configs.get_config("smoke")
-  config.update(dict(
-      corpus=str(tmp_path), dialogues="d.jsonl.gz", windows=(80,),
-      batch_tokens=320, tokenizer=str(tmp_path / "tokenizer"),
-      workdir=str(tmp_path / "work"), export=str(tmp_path / "export"),
-      steps=6, eval_every=2, checkpoint_every=6, sample_prompt=12))
-  return config
+  return tiny_tasks.make_training(
+      tmp_path, dialogues="d.jsonl.gz", windows=(80,), batch_tokens=320,
+      steps=6, eval_every=2, checkpoint_every=6, sample_prompt=12)
 
 
 @pytest.fixture(name="tokenizer", scope="module")
@@ -97,6 +89,4 @@ def test_training(config):
 ])
 def test_dialogues_that_cannot_be_learned(config, changes, message):
   config.update(changes)
-  with pytest.raises(launch.UserError) as error:
-    train.train(config)
-  assert message in str(error.value)
+  tiny_tasks.check_refused(message, config)

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +10,12 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from configs import train as configs
 from experiments import train
-from experiments.app import launch
 from experiments.data import preference_pairs
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.text import tokenizers
 from models.transformer import reward_model
-from support import tiny_models as tiny
-
-
+from support import tiny_models as tiny, tiny_tasks
 PAIRS = [(f"question {i}: good", f"question {i}: bad" + "!" * (i % 30))
          for i in range(60)]
 CONFIG = transformer.Config(
@@ -34,13 +28,10 @@ def _config(tmp_path):
   with gzip.open(tmp_path / "p.jsonl.gz", "wt") as f:
     f.writelines(json.dumps({"chosen": a, "rejected": b}) + "\n"
                  for a, b in PAIRS)
-  config = configs.get_config("smoke")
-  config.update(dict(
-      corpus=str(tmp_path), preferences="p.jsonl.gz", preset="harmless-reward",
-      windows=(25, 40), batch_tokens=200, tokenizer=str(tmp_path / "tokenizer"),
-      workdir=str(tmp_path / "work"), export=str(tmp_path / "export"),
-      steps=16, learning_rate=3e-3, eval_every=8, checkpoint_every=16))
-  return config
+  return tiny_tasks.make_training(
+      tmp_path, preferences="p.jsonl.gz", preset="harmless-reward",
+      windows=(25, 40), batch_tokens=200, steps=16, learning_rate=3e-3,
+      eval_every=8, checkpoint_every=16)
 
 
 def test_pairs_of_rows(config):
@@ -93,8 +84,7 @@ def test_training(config, tmp_path):
      "config.preset='harmless-reward' has outputs=1")])
 def test_preferences_that_cannot_be_trained(config, changes, message):
   config.update(changes)
-  with pytest.raises(launch.UserError, match=re.escape(message)):
-    train.train(config)
+  tiny_tasks.check_refused(message, config)
 
 
 @pytest.mark.parametrize("content, message", [
@@ -103,13 +93,12 @@ def test_preferences_that_cannot_be_trained(config, changes, message):
     (b'{"chosen": "a", "rejected": 1}\n', "line 1: field 'rejected' is of"),
     (b"[]\n{", "p.jsonl', line 2 is not JSON"),
     (b"\xff", "p.jsonl' cannot be read: "),
-    (b"\n", "preferences='.*p.jsonl' is empty"),
+    (b"\n", "p.jsonl' is empty"),
     (b'\n{"chosen": "a", "rejected": "b"}\n', "p.jsonl' has no ")])
 def test_files_that_cannot_be_read(config, tmp_path, content, message):
   (tmp_path / "p.jsonl").write_bytes(content)
   config.update(preferences="p.jsonl")
-  with pytest.raises(launch.UserError, match=message):
-    train.train(config)
+  tiny_tasks.check_refused(message, config)
 
 
 @pytest.fixture(name="model", scope="module")

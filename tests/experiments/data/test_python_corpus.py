@@ -24,12 +24,11 @@ def _root(tmp_path):
 
 def test_split_is_stable():
   # These may never move: the shipped models were trained without them.
-  held_out = ("calendar", "dataclasses", "email.utils", "http.server")
-  assert {python_corpus.split_of(name) for name in held_out} == {
-      python_corpus.HELD_OUT
-  }
-  assert python_corpus.split_of("ast") == python_corpus.split_of(
-      "json") == python_corpus.TRAIN
+  for split, names in (
+      (python_corpus.HELD_OUT, ("calendar", "dataclasses", "email.utils",
+                                "http.server")),
+      (python_corpus.TRAIN, ("ast", "json"))):
+    assert {python_corpus.split_of(name) for name in names} == {split}
 
 
 def test_splits_are_disjoint_and_complete(root):
@@ -37,9 +36,7 @@ def test_splits_are_disjoint_and_complete(root):
                      for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
   assert held_out and not set(train) & set(held_out)
   assert len(train) + len(held_out) == 64
-  assert all(
-      python_corpus.split_of(name) == python_corpus.HELD_OUT
-      for name in held_out)
+  assert {*map(python_corpus.split_of, held_out)} == {python_corpus.HELD_OUT}
 
 
 def test_standard_library():
@@ -64,20 +61,16 @@ def test_packages_go_by_their_name(tmp_path):
 
 def test_encode_ends_every_module(root, tokenizer):
   tokens = python_corpus.encode(tokenizer, python_corpus.HELD_OUT, root)
-  texts = [
-      text for _, text in python_corpus.modules(python_corpus.HELD_OUT, root)
-  ]
+  texts = python_corpus.modules(python_corpus.HELD_OUT, root)
   ends = np.flatnonzero(tokens == tokenizers.eos_id(tokenizer))
   assert tokens.dtype == np.int32
   assert len(ends) == len(texts) and ends[-1] == len(tokens) - 1
-  assert tokenizer.decode(tokens[:ends[0]]) == texts[0]
+  assert tokenizer.decode(tokens[:ends[0]]) == texts[0][1]
 
 
 def test_prompts_start_at_lines(root, tokenizer):
-  lines = [
-      line for _, text in python_corpus.modules(python_corpus.HELD_OUT, root)
-      for line in text.splitlines() if line.strip()
-  ]
+  lines = [line for _, text in python_corpus.modules(
+      python_corpus.HELD_OUT, root) for line in text.splitlines()]
   for prompt in python_corpus.prompts(tokenizer, 10, 14, root=root):
     assert len(prompt) == 14
     text = tokenizer.decode(prompt).split("\n")[0]
@@ -90,24 +83,19 @@ def test_more_prompts_extend_fewer(root, tokenizer):
   assert many[:4] == few
   assert python_corpus.prompts(tokenizer, 4, 20, seed=4, root=root) != few
   assert len({tuple(prompt) for prompt in many}) == 9
-
-
-def test_references_follow_prompts(root, tokenizer):
+  # References follow prompts.
   prompts = python_corpus.prompts(tokenizer, 5, 14, 7, root=root)
   assert prompts == [x[:14] for x in python_corpus.prompts(
       tokenizer, 5, 21, root=root)]
 
 
-def test_too_many_prompts(root, tokenizer):
-  with pytest.raises(ValueError, match="prompts=10000 are .* only"):
-    python_corpus.prompts(tokenizer, 10000, 5, root=root)
-
-
-def test_no_source(tmp_path):
-  with pytest.raises(FileNotFoundError, match="No held-out module"):
-    python_corpus.modules(python_corpus.HELD_OUT, str(tmp_path))
-
-
-def test_unknown_split():
-  with pytest.raises(ValueError, match="split='dev' is not one of"):
-    python_corpus.modules("dev")
+def test_what_is_not_there_is_told(root, tokenizer, tmp_path):
+  for error, message, call in (
+      (ValueError, "prompts=10000 are .* only", lambda: python_corpus.prompts(
+          tokenizer, 10000, 5, root=root)),
+      (FileNotFoundError, "No held-out module", lambda: python_corpus.modules(
+          python_corpus.HELD_OUT, str(tmp_path / "nothing"))),
+      (ValueError, "split='dev' is not one of",
+       lambda: python_corpus.modules("dev"))):
+    with pytest.raises(error, match=message):
+      call()

@@ -12,9 +12,7 @@ import jax
 import pytest
 
 from experiments.app import launch
-from experiments.devices import device_compiler
-from experiments.devices import gpu_compiler
-from experiments.devices import hlo_kernels
+from experiments.devices import device_compiler, gpu_compiler, hlo_kernels
 from support.helpers import start
 
 NEEDS_COMPILER = pytest.mark.skipif(
@@ -61,9 +59,7 @@ def test_a_step_is_the_loop_that_reads_the_most():
   # index are read, and a slot is written.
   assert [(x.name, x.num_bytes) for x in kernels] == [
       ("row", 32 + 4 + 32), ("all", 32 + 4 + 32)]
-
-
-def test_without_a_loop():
+  # Without a loop there is no step.
   assert not hlo_kernels.of_step(PROGRAM.replace(" while(", " call("))
 
 

@@ -1,21 +1,14 @@
 """Targets of several models and prompts, as a flag or a field names them."""
 
-import jax
 import numpy as np
 import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.devices import drafts
-from experiments.devices import guides
-from experiments.devices import mesh
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import drafts, guides, mesh, mesh_shapes, model_pair
 from models import guided
 from models.text import tokenizer_files
-from support import helpers
-
-PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
+from support import helpers, tiny_tasks
 
 
 @pytest.fixture(name="pair", scope="module")
@@ -24,12 +17,9 @@ def _pair(folders):
 
 
 def decoded(pair, method=dj.methods.rsd_s(2, 2)):
-  pair = model_pair.for_method(pair, method)
-  return np.asarray(dj.generate(
-      jax.random.key(0), PROMPTS, np.array([3, 2]), method=method,
-      target=pair.target, target_params=pair.target_params, draft=pair.draft,
-      draft_params=pair.draft_params, max_new_tokens=12,
-      sampling=dj.Sampling(0.0)).tokens)
+  return np.asarray(tiny_tasks.decoded(
+      model_pair.for_method(pair, method), method, new=12,
+      lengths=np.array([3, 2])).tokens)
 
 
 @pytest.mark.cases(2)
@@ -58,10 +48,6 @@ def test_guided_texts_are_those_of_the_library(pair, folders, spec, build):
   assert (decoded(pair) != expected).any()
 
 
-def test_no_guide(pair):
-  assert guides.apply(pair, "") is pair
-
-
 @pytest.mark.parametrize("spec,error", [
     ("other(1)", "guide: 'other' is not one of contrastive, proxy_tuned, cla"),
     ("contrastive(", "guide='contrastive\\(': a call"),
@@ -80,12 +66,13 @@ def test_errors(pair, spec, error):
 
 def test_what_has_one_target(pair, folders):
   """A mesh, a head, and a method that needs no amateur."""
-  with pytest.raises(launch.UserError, match="name an amateur"):
-    guides.apply(pair._replace(draft=None), "contrastive")
   on_mesh = mesh.with_params(model_pair.open_pair(*folders),
                              mesh_shapes.make((1, 1)))
-  with pytest.raises(launch.UserError, match="one device is needed"):
-    guides.apply(on_mesh, "contrastive")
-  with pytest.raises(launch.UserError, match="the head python-eagle3 reads"):
-    guides.apply(pair._replace(drafts=drafts.parse("python-eagle3")),
-                 "contrastive")
+  for other, message in (
+      (pair._replace(draft=None), "name an amateur"),
+      (on_mesh, "one device is needed"),
+      (pair._replace(drafts=drafts.parse("python-eagle3")),
+       "the head python-eagle3 reads")):
+    with pytest.raises(launch.UserError, match=message):
+      guides.apply(other, "contrastive")
+  assert guides.apply(pair, "") is pair

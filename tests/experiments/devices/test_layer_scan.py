@@ -10,16 +10,13 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import dispatch
-from experiments.devices import draft_kind
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import (
+    draft_kind, mesh as mesh_lib, mesh_shapes, model_pair)
 from models import checkpoints
 from models.text import tokenizers
-from support import tiny_models as tiny
+from support import tiny_models as tiny, tiny_tasks
 
 METHOD = dj.methods.rsd_s(2, 2)
-PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
 
 
 @pytest.fixture(name="asked")
@@ -54,14 +51,6 @@ def test_the_default_depends_on_device_and_layers(asked, monkeypatch):
   assert draft_kind.scans_layers(few)
 
 
-def decoded(pair):
-  out = mesh_lib.generate(
-      pair, jax.random.split(jax.random.key(0), 2), PROMPTS,
-      np.full(2, 3, np.int32), method=METHOD, max_new_tokens=6,
-      sampling=dj.Sampling(1.0))
-  return np.asarray(out.tokens), np.asarray(out.log_probs)
-
-
 @pytest.mark.parametrize("options, on_mesh", [
     ({}, False), ({"weights": "int8"}, True)], ids=["plain", "int8"])
 def test_texts_are_those_of_unrolled_layers(target, asked, options, on_mesh):
@@ -74,6 +63,7 @@ def test_texts_are_those_of_unrolled_layers(target, asked, options, on_mesh):
             else model_pair.with_params(pair))
     assert list(pair.target_params["layers"]) == (
         ["layer"] if value == "on" else ["layer_0", "layer_1", "layer_2"])
-    results[value] = decoded(pair)
-  np.testing.assert_array_equal(results["on"][0], results["off"][0])
-  np.testing.assert_allclose(results["on"][1], results["off"][1], atol=1e-4)
+    results[value] = tiny_tasks.decoded(pair, METHOD, temperature=1.0)
+  unrolled, scanned = results.values()
+  np.testing.assert_array_equal(scanned.tokens, unrolled.tokens)
+  np.testing.assert_allclose(scanned.log_probs, unrolled.log_probs, atol=1e-4)

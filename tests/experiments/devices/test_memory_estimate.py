@@ -11,15 +11,11 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import prefill
-from decoding_jax.speculation import tree
-from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.validation import memory
 from experiments.app import launch
-from experiments.devices import draft_levels
-from experiments.devices import memory_estimate
-from experiments.devices import model_pair
-from models import checkpoints
-from models import transformer
+from experiments.devices import draft_levels, memory_estimate, model_pair
+from models import checkpoints, transformer
 from support import tiny_models as tiny
 
 METHOD = dj.methods.rsd_s(3, 2)
@@ -61,16 +57,11 @@ def test_weights_and_caches_are_exact(scan, weights):
                                   width, new)
   assert need.weights == arrays((real.target_params, real.draft_params))
   decoder = tree_decoder.as_decoder(METHOD.sampled)
-  caches = [
-      prefill.prefill(prefill.capacity(width, new + decoder.max_slots_ahead),
-                      prefill.CHUNK,
-                      lm,
-                      params,
-                      prompts=jnp.ones((batch, width), jnp.int32),
-                      lengths=jnp.full(batch, 2))
-      for lm, params in ((real.target, real.target_params), (real.draft,
-                                                             real.draft_params))
-  ]
+  caches = [prefill.prefill(
+      prefill.capacity(width, new + decoder.max_slots_ahead), prefill.CHUNK, lm,
+      params, prompts=jnp.ones((batch, width), jnp.int32),
+      lengths=jnp.full(batch, 2)) for lm, params in (
+          (real.target, real.target_params), (real.draft, real.draft_params))]
   assert need.caches == arrays(caches)
   # Seven nodes are scored, of which the four above the last level have
   # distributions.
@@ -111,26 +102,23 @@ def test_drafters_without_a_model(method, carried):
 
 def test_levels_of_draft_models():
   chain = dj.methods.rsd_s(3, 2).sampled.drafter
-  assert draft_levels.widths(chain) == (3, 3)
-  assert draft_levels.num_distributions(chain) == 4
-  free = chain._replace(layout=tree.free_layout(7, 3, 2), calls=3)
-  assert draft_levels.widths(free) == (3, 3, 3)
-  assert draft_levels.num_distributions(free) == 7
-  lookup = dj.methods.prompt_lookup(3).sampled.drafter
-  assert draft_levels.widths(lookup) == ()
-  assert draft_levels.num_distributions(lookup) == 0
-  assert draft_levels.num_distributions(PLAIN.sampled.drafter) == 0
+  for drafter, widths, count in (
+      (chain, (3, 3), 4),
+      (chain._replace(layout=tree.free_layout(7, 3, 2), calls=3), (3, 3, 3), 7),
+      (dj.methods.prompt_lookup(3).sampled.drafter, (), 0),
+      (PLAIN.sampled.drafter, (), 0)):
+    assert draft_levels.widths(drafter) == widths
+    assert draft_levels.num_distributions(drafter) == count
 
 
 def test_parts_of_a_mesh():
   whole, part = (memory_estimate.estimate(
-      pair_of(CONFIG, CONFIG), [METHOD.sampled], 4, 9, 64,
-      ways) for ways in (memory_estimate.Ways(), memory_estimate.Ways(2, 4)))
-  assert part.weights == whole.weights // 2
-  assert part.logits == whole.logits // 8
-  assert part.masks == whole.masks // 4
-  assert part.caches == whole.caches // 8
-  assert part.temporaries == whole.temporaries // 8
+      pair_of(CONFIG, CONFIG), [METHOD.sampled], 4, 9, 64, ways)
+                 for ways in (memory_estimate.Ways(),
+                              memory_estimate.Ways(2, 4)))
+  for name, count in (("weights", 2), ("logits", 8), ("masks", 4),
+                      ("caches", 8), ("temporaries", 8)):
+    assert getattr(part, name) == getattr(whole, name) // count
 
 
 @pytest.mark.parametrize("width", [9, 1025])
@@ -187,9 +175,8 @@ def check(monkeypatch, there, **kwargs):
 
 
 def test_what_does_not_fit_is_refused(monkeypatch):
-  need = sum(
-      memory_estimate.estimate(pair_of(CONFIG, CONFIG), [METHOD.sampled], 4, 9,
-                               64))
+  need = sum(memory_estimate.estimate(
+      pair_of(CONFIG, CONFIG), [METHOD.sampled], 4, 9, 64))
   check(monkeypatch, need)
   check(monkeypatch, None)
   check(monkeypatch, need - 1, force=True)
@@ -224,7 +211,7 @@ def test_a_main_refuses_before_it_loads(python, folders, tmp_path):
   assert "no folder params" in errors[1]
 
 
-def test_memory_of_devices(monkeypatch):
+def test_memory_of_devices_and_of_a_control_group(monkeypatch):
   device = lambda platform, stats: types.SimpleNamespace(
       platform=platform, memory_stats=lambda: stats)
   assert memory_estimate.device_memory(device("tpu", {"bytes_limit": 7})) == 7

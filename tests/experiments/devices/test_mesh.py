@@ -1,7 +1,6 @@
 """Meshes: the same text on any, and no device waits for more than it must."""
 
 import dataclasses
-import json
 
 from absl.testing import flagsaver
 import jax
@@ -10,19 +9,12 @@ import numpy as np
 import pytest
 
 from decoding_jax import kernels
-from experiments.app import launch
-from experiments.app import method_specs
-from experiments.devices import memory_estimate
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
-from models import prompt_lookup
-from models import transformer
+from experiments.app import launch, method_specs
+from experiments.devices import (
+    memory_estimate, mesh as mesh_lib, mesh_shapes, model_pair)
+from models import prompt_lookup, transformer
 from models.transformer import sharding
-from support import helpers
-from support import on_meshes
-from support import on_shards
-from support import tiny_models as tiny
+from support import helpers, on_meshes, on_shards, tiny_models as tiny
 
 ONE = tiny.LLAMA
 # Forwards in a step of the loop: one a level, and the target's.
@@ -30,14 +22,17 @@ DRAFTS = 2
 
 
 @pytest.fixture(name="runs", scope="module")
-def _found(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("meshes")
-  output, errors = helpers.start(on_meshes.__file__, folder,
-                                 devices=8).communicate()
-  assert output, errors
-  parsed = json.loads(output.splitlines()[-1])
-  assert parsed["texts"] == 8
-  return parsed
+def _runs(tmp_path_factory):
+  results = helpers.found_by(on_meshes.__file__,
+                             tmp_path_factory.mktemp("meshes"))
+  assert results["texts"] == 8
+  return results
+
+
+@pytest.fixture(name="more", scope="module")
+def _more(tmp_path_factory):
+  return helpers.found_by(on_meshes.__file__, tmp_path_factory.mktemp("more"),
+                          "more")
 
 
 def assert_same(record, off=1e-5):
@@ -61,17 +56,23 @@ def test_same_tokens_of_all_that_a_mesh_decodes(runs):
   """A drafter with devices of its own has two groups, in which rows and layers
   are split; heads are on a target whose layers and logits are."""
   assert runs["queued"]["same"] and runs["queued"]["same_counts"]
-  for method in ("pearl(2)", "ssd(2, 2)"):
-    assert_same(runs[method])
+  assert_same(runs["pearl(2)"])
   # Layers with a state are split by heads, as their parameters are.
   assert runs["states"]["same"] and runs["states"]["off"] < 1e-4
   assert runs["states"]["whole"] == 0
-  assert runs["mamba"]["same"] and runs["mamba"]["off"] < 1e-4
-  assert runs["processed"] and runs["looked_up"]
-  for name in (*on_meshes.HEADS, "processed head"):
-    assert_same(runs[name], 1e-4)
+  assert runs["processed"]["same"] and runs["looked up"]["same"]
+  assert_same(runs["processed head"], 1e-4)
   # Control: without the processor they are others.
   assert runs["processed head"]["other"]
+
+
+@pytest.mark.long
+def test_same_tokens_of_other_models_and_drafters(more):
+  assert_same(more["ssd(2, 2)"])
+  assert more["mamba"]["same"] and more["mamba"]["off"] < 1e-4
+  for name in on_meshes.HEADS:
+    assert_same(more[name], 1e-4)
+  check_experts(more["experts int8"], more["2x4 of 8 bits"])
 
 
 def test_weights_of_8_bits(runs):
@@ -97,13 +98,15 @@ def test_same_tokens_where_rows_share_a_prefix(runs):
   assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
 
 
-@pytest.mark.parametrize("weights", ["dtype", "int8"])
-def test_experts_of_which_each_device_has_some_whole(runs, weights):
-  """They exchange as often, and as much, as those whose units are split."""
-  whole = runs[f"experts {weights}"]
+def check_experts(whole, split):
+  """Each device has some whole; they exchange as often, and as much, as those
+  whose units are split."""
   assert_same(whole)
-  assert counts(whole) == counts(
-      runs["2x4" if weights == "dtype" else "2x4 of 8 bits"])
+  assert counts(whole) == counts(split)
+
+
+def test_experts_of_which_each_device_has_some_whole(runs):
+  check_experts(runs["experts dtype"], runs["2x4"])
 
 
 def test_a_draft_that_all_devices_have(runs):
@@ -170,31 +173,27 @@ WHOLE = PartitionSpec(None, None)
 SPLIT, VECTOR = PartitionSpec("model"), PartitionSpec(None)
 
 
-@pytest.mark.parametrize("name, spec", [
-    ("embedding", WHOLE),  # V = 13
-    ("positions", WHOLE),
-    ("layers/layer_1/attention/query/kernel", ROWS),
-    ("layers/layer_1/attention/query/bias", SPLIT),
-    ("layers/layer_1/attention/key/kernel", ROWS),
-    ("layers/layer_1/attention/out/kernel", COLUMNS),
-    ("layers/layer_1/attention/out/bias", VECTOR),
-    ("layers/layer_1/attention_norm/scale", VECTOR),
-    ("layers/layer_1/feed_forward/up/kernel", ROWS),
-    ("layers/layer_1/feed_forward/up/bias", SPLIT),
-    ("layers/layer_1/feed_forward/down/kernel", COLUMNS),
-    ("layers/layer_1/feed_forward/down/bias", VECTOR),
-])
-def test_parameters_by_name(name, spec):
-  assert named_specs(tiny.OPT, 2)[name] == spec
+def test_parameters_by_name():
+  specs = named_specs(tiny.OPT, 2)
+  assert specs["embedding"] == specs["positions"] == WHOLE  # V = 13
+  layer = {name.removeprefix("layers/layer_1/"): spec
+           for name, spec in specs.items()}
+  for name, spec in {
+      "attention/query/kernel": ROWS, "attention/query/bias": SPLIT,
+      "attention/key/kernel": ROWS, "attention/out/kernel": COLUMNS,
+      "attention/out/bias": VECTOR, "attention_norm/scale": VECTOR,
+      "feed_forward/up/kernel": ROWS, "feed_forward/up/bias": SPLIT,
+      "feed_forward/down/kernel": COLUMNS,
+      "feed_forward/down/bias": VECTOR}.items():
+    assert layer[name] == spec, name
 
 
-@pytest.mark.parametrize("name, values, scales", [
-    ("query", ROWS, ROWS), ("out", COLUMNS, WHOLE)])
-def test_scales_are_where_their_rows_are(name, values, scales):
+def test_scales_are_where_their_rows_are():
   specs = named_specs(dataclasses.replace(tiny.OPT, weights="int8"), 2)
-  kernel = f"layers/layer_1/attention/{name}/kernel"
-  assert specs[f"{kernel}/values"] == values
-  assert specs[f"{kernel}/scales"] == scales
+  for name, values, scales in (("query", ROWS, ROWS), ("out", COLUMNS, WHOLE)):
+    kernel = f"layers/layer_1/attention/{name}/kernel"
+    assert specs[f"{kernel}/values"] == values
+    assert specs[f"{kernel}/scales"] == scales
 
 
 def test_a_parameter_without_mesh_axes_is_refused():

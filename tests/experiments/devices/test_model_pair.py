@@ -1,7 +1,6 @@
 """Drafts that are layers of the target, or have another tokenizer."""
 
 import dataclasses
-import pathlib
 import re
 import shutil
 
@@ -11,26 +10,17 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.devices import drafts
-from experiments.devices import memory_estimate
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes
-from experiments.devices import model_pair
+from experiments.devices import (
+    drafts, memory_estimate, mesh as mesh_lib, mesh_shapes, model_pair)
 from models import checkpoints
 from models.folders import resolve
-from models.heads import hydra
-from models.heads import mtp
-from models.heads import prompt_tokens
-from models.huggingface import convert
-from models.huggingface import heads
-from models.huggingface import tensor_files
-from models.text import tokenizers
-from models.text import vocab_mapping
+from models.heads import hydra, mtp, prompt_tokens
+from models.huggingface import convert, heads, tensor_files
+from models.text import tokenizers, vocab_mapping
 from models.transformer import quantization
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny, tiny_tasks
 
 METHOD = dj.methods.rsd_s(2, 2)
-PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
 
 
 @pytest.fixture(name="target", scope="module")
@@ -69,10 +59,12 @@ def on_mesh(target, draft):
 
 
 def decoded(pair, method):
-  return np.asarray(mesh_lib.generate(
-      pair, jax.random.split(jax.random.key(0), 2), PROMPTS,
-      np.full(2, 3, np.int32), method=method, max_new_tokens=6,
-      sampling=dj.Sampling(temperature=0.0)).tokens)
+  return np.asarray(tiny_tasks.decoded(pair, method).tokens)
+
+
+def check_greedy(pair, greedy, method=METHOD):
+  """Asserts that the texts are those of the target alone."""
+  np.testing.assert_array_equal(decoded(pair, method), greedy)
 
 
 @pytest.mark.long
@@ -81,7 +73,7 @@ def test_layers_of_the_target_share_its_parameters(target, greedy):
   pair = open_(target, "layers:1")
   assert pair.draft_params is pair.target_params
   assert 1 / 3 < pair.parameter_ratio < 1
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  check_greedy(pair, greedy)
   both, one = (memory_estimate.estimate(pair, [method.sampled], 2, 3, 6).weights
                for method in (METHOD, dj.methods.autoregressive()))
   assert both == one
@@ -91,7 +83,7 @@ def test_layers_of_the_target_share_its_parameters(target, greedy):
 def test_layers_of_the_target_on_a_mesh(target, greedy):
   pair = on_mesh(target, "layers:2")
   assert pair.draft_params is pair.target_params
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  check_greedy(pair, greedy)
 
 
 @pytest.mark.long
@@ -99,14 +91,13 @@ def test_the_target_with_a_view_of_its_own_cache(target, greedy):
   """Needs neither parameters nor a cache, but for the slots that it copies."""
   pair = open_(target, "window:2")
   assert pair.draft_params is pair.target_params and pair.parameter_ratio == 1
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  check_greedy(pair, greedy)
   both, one = (memory_estimate.estimate(pair, [method.sampled], 2, 3, 22)
                for method in (METHOD, dj.methods.autoregressive()))
   assert both.weights == one.weights
   # 6 of 32 slots, and no lengths.
   assert both.caches < one.caches * 1.2
-  np.testing.assert_array_equal(decoded(on_mesh(target, "window:2"), METHOD),
-                                greedy)
+  check_greedy(on_mesh(target, "window:2"), greedy)
 
 
 @pytest.mark.long
@@ -115,21 +106,19 @@ def test_the_next_token_module_of_the_target(folders, tmp_path):
   config = checkpoints.load_config(folders[0])
   params = tiny.init(jax.random.key(0), config)
   layer = mtp.Config(mtp.layer_of(config))
-  both = []
   heads.save(tmp_path / "head", mtp, layer, mtp.init(
       jax.random.key(1), layer, config), (0,))
   convert.to_hf(tmp_path / "target", config, params,
                 tokenizers.load(folders[0]))
-  for name in ("target", "head"):
-    both.append(tensor_files.tensors(tmp_path / name))
-  results = {name: x.read() for part in both for name, x in part.items()}
+  results = {name: x.read() for part in ("target", "head")
+             for name, x in tensor_files.tensors(tmp_path / part).items()}
   file = tmp_path / "target" / tensor_files.SAFETENSORS
   tensor_files.write(file, {k: x.shape for k, x in results.items()}, "float32",
                      results.__getitem__)
   target = str(tmp_path / "target")
   plain = decoded(open_(target, ""), dj.methods.autoregressive())
-  np.testing.assert_array_equal(decoded(open_(target, "mtp"), METHOD), plain)
-  np.testing.assert_array_equal(decoded(on_mesh(target, "mtp"), METHOD), plain)
+  for pair in open_(target, "mtp"), on_mesh(target, "mtp"):
+    check_greedy(pair, plain)
 
 
 @pytest.mark.parametrize("text", [
@@ -152,7 +141,7 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
   assert draft.for_methods("ppd", [method], target) is draft
   pair = open_(target, folder)
   assert pair.draft is None and pair.target_params["prompts"].shape == (2, 8)
-  np.testing.assert_array_equal(decoded(pair, method), greedy)
+  check_greedy(pair, greedy, method)
   with pytest.raises(launch.UserError, match="are prompt tokens, of --method="):
     draft.for_methods("rsd_s", [METHOD], target)
   with pytest.raises(launch.UserError, match="for one device: leave --mesh e"):
@@ -169,7 +158,11 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
      "'layers:1' has the parameters of the target; leave it '' or ''"),
     ("layers:1", {"draft_weights": "int8"}, "draft_weights='int8': draft="),
     ("window:0", {}, "--draft=window:0: window:N with a number N of tokens is"),
-    ("window:4", {"draft_weights": "int8"}, "draft_weights='int8': draft=")])
+    ("window:4", {"draft_weights": "int8"}, "draft_weights='int8': draft="),
+    # With others.
+    ("lookup,window:2", {}, "'window:2' reads the target's cache"),
+    ("lookup,", {}, "'' is no draft model"),
+    ("lookup,python-medusa", {}, "'python-medusa' is no draft model")])
 def test_layers_that_cannot_draft(target, draft, more, message):
   with pytest.raises(launch.UserError, match=message):
     model_pair.open_pair(target, draft, **more)
@@ -182,10 +175,10 @@ def test_a_draft_of_another_tokenizer(folders, target, draft, greedy, caplog):
   # All bytes, the end of a text, and few of the merges.
   assert 257 <= common < 265
   assert f"drafts the {common} of the target's 270 tokens" in caplog.text
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  check_greedy(pair, greedy)
   pair = on_mesh(target, draft)
   assert isinstance(pair.draft_params, vocab_mapping.MappedParams)
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  check_greedy(pair, greedy)
   # One of the same tokenizer is as it is.
   pair = model_pair.open_pair(target, folders[1])
   assert not isinstance(pair.draft_params, vocab_mapping.MappedParams)
@@ -202,8 +195,7 @@ def test_a_tokenizer_with_a_token_that_has_no_row(target, folders, greedy,
     tokenizers.save(tokenizer, path)
     pair = open_(str(paths[0]), str(paths[1]) if i else "")
     assert pair.target.vocab_size == 270
-    np.testing.assert_array_equal(decoded(
-        pair, METHOD if i else dj.methods.autoregressive()), greedy)
+    check_greedy(pair, greedy, METHOD if i else dj.methods.autoregressive())
     with pytest.raises(launch.UserError, match="token 270, '<pad>', of the"):
       model_pair.check_prompts(pair, [[1, 270, 0]], [2])
     model_pair.check_prompts(pair, [[1, 270, 0]], [1])
@@ -218,36 +210,45 @@ def test_a_tokenizer_with_a_token_that_has_no_row(target, folders, greedy,
                                   {"draft_weights": "bfloat16"},
                                   {"draft_dtype": "bfloat16"}],
                          ids=lambda kind: "-".join(*kind.items()))
-def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind):
+def save_head(folder, target, weights="dtype", **fields):
+  """Saves a head of two levels for the last layer of a target."""
   config = checkpoints.load_config(target)
-  prefix = dataclasses.replace(config, num_layers=1, scan_layers=False)
-  sizes = hydra.Config(2, prefix=prefix)
-  folder = str(tmp_path / "head")
+  if "prefix" in fields:
+    fields["prefix"] = dataclasses.replace(config, num_layers=1,
+                                           scan_layers=False)
+  sizes = hydra.Config(2, **fields)
   heads.save(folder, hydra, sizes, hydra.init(jax.random.key(1), sizes, config),
-             (config.num_layers - 1,))
-  pair = open_(target, folder, **kind)
-  whole = open_(target, folder)
+             (config.num_layers - 1,), weights=weights)
+  return str(folder)
+
+
+def has_matrices(params):
+  """Tells whether some parameters are matrices of 8 bits and scales."""
+  return any(map(quantization.is_matrix, jax.tree.leaves(
+      params, is_leaf=quantization.is_matrix)))
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("kind, share", [
+    ({"draft_weights": "int8"}, (.2, .48)),
+    ({"draft_weights": "bfloat16"}, (.48, .6)),
+    ({"draft_dtype": "bfloat16"}, (.48, .6))], ids=str)
+def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind, share):
+  folder = save_head(tmp_path / "head", target, prefix=True)
+  pair, whole = open_(target, folder, **kind), open_(target, folder)
   size = lambda pair: sum(x.nbytes for x in jax.tree.leaves(pair.draft_params))
-  share = {"int8": (.2, .48), "bfloat16": (.48, .6)}[[*kind.values()][0]]
   assert share[0] < size(pair) / size(whole) < share[1]
-  assert not any(map(quantization.is_matrix, jax.tree.leaves(
-      pair.target_params, is_leaf=quantization.is_matrix)))
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  assert not has_matrices(pair.target_params)
+  check_greedy(pair, greedy)
 
 
 @pytest.mark.parametrize("given,narrow", [
     ({}, True), ({"draft_weights": "dtype"}, False)])
 def test_a_head_that_is_saved_in_8_bits(target, tmp_path, given, narrow):
   """Its matrices are computed with as they are saved."""
-  config, folder = checkpoints.load_config(target), str(tmp_path / "head")
-  sizes = hydra.Config(2)
-  heads.save(folder, hydra, sizes, hydra.init(jax.random.key(1), sizes, config),
-             (config.num_layers - 1,), weights="int8")
-  pair = open_(target, folder, **given)
-  is_narrow = lambda params: any(map(quantization.is_matrix, jax.tree.leaves(
-      params, is_leaf=quantization.is_matrix)))
-  assert is_narrow(pair.draft_params) == narrow
-  assert not is_narrow(pair.target_params)
+  pair = open_(target, save_head(tmp_path / "head", target, "int8"), **given)
+  assert has_matrices(pair.draft_params) == narrow
+  assert not has_matrices(pair.target_params)
 
 
 def test_a_packaged_model_has_a_shipped_drafter():
@@ -258,7 +259,7 @@ def test_a_packaged_model_has_a_shipped_drafter():
 
 def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
   """One file in the folder of kinds is all that a new one needs."""
-  page = (pathlib.Path(__file__).parents[3] / "docs/drafts.md").read_text()
+  page = (helpers.REPOSITORY / "docs/drafts.md").read_text()
   code, = re.findall(r"```python\n(# drafts/bigrams\.py.*?)```", page, re.S)
   (tmp_path / "bigrams.py").write_text(code)
   monkeypatch.setattr(drafts, "__path__", [*drafts.__path__, str(tmp_path)])
@@ -269,8 +270,8 @@ def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
   pair = open_(target, name)
   assert pair.drafts.name == name
   assert pair.draft_params.table.shape == (270, 270)
-  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
-  np.testing.assert_array_equal(decoded(on_mesh(target, name), METHOD), greedy)
+  check_greedy(pair, greedy)
+  check_greedy(on_mesh(target, name), greedy)
   with pytest.raises(launch.UserError, match="No such file"):
     model_pair.open_pair(target, f"{name}x")
 
@@ -284,14 +285,5 @@ def test_several_draft_models(target, draft, greedy):
   assert pair.draft_params[0] is pair.target_params
   assert pair.drafts.types(pair.source) == ["float32"]
   for each in method, METHOD:
-    np.testing.assert_array_equal(decoded(pair, each), greedy)
-  np.testing.assert_array_equal(decoded(on_mesh(target, name), method), greedy)
-
-
-@pytest.mark.parametrize("names, words", [
-    ("lookup,window:2", "'window:2' reads the target's cache"),
-    ("lookup,", "'' is no draft model"),
-    ("lookup,python-medusa", "'python-medusa' is no draft model")])
-def test_what_cannot_draft_with_others(target, names, words):
-  with pytest.raises(launch.UserError, match=words):
-    model_pair.open_pair(target, names)
+    check_greedy(pair, greedy, each)
+  check_greedy(on_mesh(target, name), greedy, method)

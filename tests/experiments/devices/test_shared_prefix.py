@@ -2,14 +2,12 @@
 
 import types
 
-import jax
 import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments.devices import mesh as mesh_lib
 from experiments.devices import shared_prefix
-from support import helpers
+from support import helpers, tiny_tasks
 
 
 @pytest.mark.parametrize("common, expected", [
@@ -57,10 +55,8 @@ def test_texts_are_the_same(folders, monkeypatch):
     return decode(*args, shared_prefix=shared_prefix, **kwargs)
 
   monkeypatch.setattr(dj, "generate", spy)
-  prompts = np.array([[3, 1, 4, 1, 5], [3, 1, 4, 2, 6], [3, 1, 4, 8, 8]])
-  run = lambda pair: mesh_lib.generate(
-      pair, jax.random.split(jax.random.key(0), 3), prompts,
-      np.array([5, 4, 5]), method=dj.methods.rsd_s(2, 1), max_new_tokens=6,
-      sampling=dj.Sampling(1.0))
+  run = lambda pair: tiny_tasks.decoded(
+      pair, dj.methods.rsd_s(2, 1), temperature=1.0, lengths=[5, 4, 5],
+      prompts=np.array([[3, 1, 4, 1, 5], [3, 1, 4, 2, 6], [3, 1, 4, 8, 8]]))
   helpers.check_same(run(pair._replace(share=9)), run(pair))
   assert shared[0].tolist() == [3, 1] and shared[1] is None

@@ -8,10 +8,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation.drafters import trigram_table
 from experiments.app import launch
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import drafts
-from experiments.devices import model_pair
-from experiments.devices import start_tables
+from experiments.devices import (
+    drafts, mesh as mesh_lib, model_pair, start_tables)
 from models.text import tokenizers
 from support import helpers
 
@@ -104,32 +102,29 @@ def test_an_array_that_claims_more_than_there_is_memory(folders, tmp_path):
 
 
 def test_wrong_tables_are_user_errors(folders, tmp_path):
-  target = folders[0]
-  tokenizer = tokenizers.load(target)
+  tokenizer = tokenizers.load(folders[0])
   table = start_tables.make("token_recycling", TEXTS, 270, 2)
-  path, other = tmp_path / "table.npz", tmp_path / "other.npz"
+  path, broken, foreign, beams = (tmp_path / f"{x}.npz" for x in (
+      "table", "broken", "foreign", "beams"))
   start_tables.save(path, table, tokenizer)
+  broken.write_text("no archive")
+  start_tables.save(foreign, table, tokenizers.train(["a b"] * 2, 270))
+  start_tables.save(beams, table._replace(kind="beams"), tokenizer)
   pair = opened(folders, path)
   assert pair.draft is None and not pair.drafts.types(pair.source)
   recycling = dj.methods.token_recycling((2,), 3)
   start_tables.check_used(pair.start, [dj.methods.autoregressive(), recycling])
-  with pytest.raises(launch.UserError, match="table of token_recycling, and no"
-                     "t of aded"):
-    start_tables.check_used(pair.start, [dj.methods.aded(2, 2)])
-  with pytest.raises(launch.UserError, match=r"table.npz', method token_rec.* "
-                     r"\(270, 2\).*\[V, K\]=\(270, 3\)"):
-    model_pair.check(recycling, pair, 2, 4, dj.Sampling())
-  with pytest.raises(launch.UserError, match="is a start table, .* --method="
-                     "rsd_s needs a draft model"):
-    drafts.parse(path).for_methods("rsd_s", [dj.methods.rsd_s(2, 2)], target)
-  with pytest.raises(launch.UserError, match="No such file"):
-    opened(folders, tmp_path / "missing.npz")
-  other.write_text("no archive")
-  with pytest.raises(launch.UserError, match="is not a start table"):
-    opened(folders, other)
-  start_tables.save(other, table, tokenizers.train(["a b"] * 2, 270))
-  with pytest.raises(launch.UserError, match="with another tokenizer"):
-    opened(folders, other)
-  start_tables.save(other, table._replace(kind="beams"), tokenizer)
-  with pytest.raises(launch.UserError, match="table of beams: one of token_"):
-    opened(folders, other)
+  for message, call, *arguments in (
+      ("table of token_recycling, and not of aded", start_tables.check_used,
+       pair.start, [dj.methods.aded(2, 2)]),
+      (r"table.npz', method token_rec.* \(270, 2\).*\[V, K\]=\(270, 3\)",
+       model_pair.check, recycling, pair, 2, 4, dj.Sampling()),
+      ("is a start table, .* --method=rsd_s needs a draft model",
+       drafts.parse(path).for_methods, "rsd_s", [dj.methods.rsd_s(2, 2)],
+       folders[0]),
+      ("No such file", opened, folders, tmp_path / "missing.npz"),
+      ("is not a start table", opened, folders, broken),
+      ("with another tokenizer", opened, folders, foreign),
+      ("table of beams: one of token_", opened, folders, beams)):
+    with pytest.raises(launch.UserError, match=message):
+      call(*arguments)

@@ -159,7 +159,7 @@ def finished(process, status=0):
   return output, errors
 
 
-def test_cycles_of_a_kernel():
+def test_cycles_of_a_kernel_and_of_an_entry():
   """A loop of two bundles runs four times; the others do once."""
   text = """
      0   :  { %s0 = sld [smem:[#allocation0]] }
@@ -170,9 +170,7 @@ def test_cycles_of_a_kernel():
 """
   assert tpu_compiler.of_schedule(text) == 2 + 4 * 2
   assert tpu_compiler.of_schedule(text.replace(" LB: >", "   : >")) == 4
-
-
-def test_cycles_are_those_of_the_entry():
+  # Of a program they are those of its entry.
   text = """HloModule a
 %inner (x: f32[]) -> f32[] {
   %x = f32[] parameter(0), backend_config={"estimated_cycles":"1000"}

@@ -10,14 +10,10 @@ import pytest
 
 from configs import rsd as rsd_config
 from experiments.app import method_specs
-from experiments.data import length_buckets
-from experiments.data import prompt_tasks
-from experiments.evaluation import method_grid
-from experiments.evaluation import tree_cells
-from experiments.evaluation import tree_figures
-from experiments.evaluation import tree_tables
-from experiments.harness import batches as batches_lib
-from experiments.harness import cells
+from experiments.data import length_buckets, prompt_tasks
+from experiments.evaluation import (
+    method_grid, tree_cells, tree_figures, tree_tables)
+from experiments.harness import batches as batches_lib, cells
 from experiments.scoring import text_metrics
 from support import helpers
 from support.tiny_tasks import jsonl, make_config

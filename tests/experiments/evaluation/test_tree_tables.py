@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from experiments.app import text_tables
-from experiments.evaluation import tree_figures
+from experiments.evaluation import tree_figures, tree_tables
 from experiments.harness import store
-from experiments.evaluation import tree_tables
 
 _POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
            ("length", 3): ["speculative(3)"],
@@ -54,6 +53,13 @@ def test_figures_of_a_record():
   assert got["idle_share"] == [pytest.approx(2 / 44, abs=1e-6)]
   assert got["acceptance_by_depth"] == [[0.8] * 3, [0.5] * 3]
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
+
+
+def test_no_idle_share_of_steps_with_several_target_calls():
+  record = {"target_calls": [8, 9], "row_steps": [1, 1]}
+  assert not tree_figures._idle(record)
+  assert tree_figures._idle({**record, "row_steps": [34]}) == {
+      "idle_share": [0.5]}
 
 
 def test_mbsu_where_no_model_drafts():

@@ -10,11 +10,9 @@ import pytest
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
-from experiments.flags import constraint_flags
-from experiments.flags import grammar_engine
+from experiments.flags import constraint_flags, grammar_engine
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 
 NEW = 8

@@ -14,12 +14,10 @@ import tokenizers as library
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import model_pair
-from experiments.flags import constraint_flags
-from experiments.flags import display_flags
+from experiments.flags import constraint_flags, display_flags
 from experiments.timing import stopwatch
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 METHOD = dj.methods.speculative(2)
 TREES = dj.methods.rsd_s(2, 1)

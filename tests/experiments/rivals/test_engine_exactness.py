@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 from decoding_jax.testing import exactness
-from experiments.rivals import engine_exactness
-from experiments.rivals import engines
-from models import checkpoints
-from models import transformer
+from experiments.rivals import engine_exactness, engines
+from models import checkpoints, transformer
 from support import helpers
 
 ROWS, LENGTH, WINDOW = 100, 300, 3

@@ -7,8 +7,7 @@ import pytest
 
 from experiments import benchmark
 from experiments.app import launch
-from experiments.rivals import engine_exactness
-from experiments.rivals import engines
+from experiments.rivals import engine_exactness, engines
 
 OWN = [name for name, engine in engines.ENGINES.items() if engine.requirements]
 

@@ -6,10 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.rivals import gguf_export
-from experiments.rivals import llama_files
-from models import checkpoints
-from models import transformer
+from experiments.rivals import gguf_export, llama_files
+from models import checkpoints, transformer
 from models.gguf import files
 from models.huggingface import convert
 from support import tiny_models as tiny

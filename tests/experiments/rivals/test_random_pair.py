@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.rivals import random_pair
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 
 SETTINGS = ml_collections.ConfigDict({
     "seed": 0, "overlap": 0.7, "perplexity": 12.0, "core": 6, "vocab_size": 48,

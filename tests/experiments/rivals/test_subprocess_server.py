@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.app import peak_memory
-from experiments.rivals import engines
-from experiments.rivals import subprocess_server
+from experiments.rivals import engines, subprocess_server
 from models import checkpoints
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 PROMPTS = [[5, 1, 12, 7, 3, 5, 1]]
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}

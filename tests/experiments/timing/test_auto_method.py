@@ -8,8 +8,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree
-from experiments.app import launch
-from experiments.app import method_specs
+from experiments.app import launch, method_specs
 from experiments.devices import model_pair
 from experiments.timing import auto_method
 from models import transformer

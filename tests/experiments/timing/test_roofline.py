@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.timing import forward_cost
-from experiments.timing import roofline
+from experiments.timing import forward_cost, roofline
 from models import transformer
 from support import tiny_models as tiny
 

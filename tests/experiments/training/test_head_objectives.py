@@ -12,8 +12,7 @@ import decoding_jax as dj
 from decoding_jax.kernels import random
 from decoding_jax.speculation import expanders
 from experiments.data import batches
-from experiments.training import head_objectives
-from experiments.training import losses
+from experiments.training import head_objectives, losses
 from models import transformer
 from support import tiny_models as tiny
 

@@ -10,12 +10,9 @@ import pytest
 from configs import train as configs
 import decoding_jax as dj
 from experiments import train
-from experiments.data import batches
-from experiments.data import canvas_tasks
-from experiments.training import run as training_run
-from experiments.training import steps as training_steps
-from models import checkpoints
-from models import transformer
+from experiments.data import batches, canvas_tasks
+from experiments.training import run as training_run, steps as training_steps
+from models import checkpoints, transformer
 from models.transformer import presets
 from support import tiny_models as tiny
 

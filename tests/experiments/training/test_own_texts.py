@@ -12,15 +12,11 @@ from configs import train as configs
 from experiments import train
 from experiments.app import launch
 from experiments.data import streams
-from experiments.training import feature_shards
-from experiments.training import head_objectives
-from experiments.training import own_texts
-from experiments.training import run as training_run
-from models import checkpoints
-from models import transformer
+from experiments.training import (
+    feature_shards, head_objectives, own_texts, run as training_run)
+from models import checkpoints, transformer
 from models.huggingface import heads
-from models.text import chat_template
-from models.text import tokenizers
+from models.text import chat_template, tokenizers
 
 
 TEMPLATE = ("{% for m in messages %}Q:{{ m.content }}\n{% endfor %}"

@@ -11,8 +11,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.testing import conformance
 from models import transformer
-from support import masked_models as toys
-from support import tiny_models as tiny
+from support import masked_models as toys, tiny_models as tiny
 
 CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=toys.VOCAB)
 NETWORK = tiny.random_model(CONFIG)

@@ -69,16 +69,13 @@ def test_free_dave_is_lossless_with_fewer_forwards(temperature):
   assert out.forwards.sum() < base.forwards.sum()
 
 
-def test_free_dave_of_another_method():
-  method = METHODS.threshold(least=0.5)
+@pytest.mark.parametrize("method, drafts", [
+    (METHODS.threshold(least=0.5), 2), (METHODS.static(tokens=2), 1)])
+def test_free_dave_of_another_method_and_of_one_draft(method, drafts):
+  """One draft is the method itself."""
   base = toys.fill(method)
-  out = toys.fill(dj.canvas.with_drafts(method, 2))
+  out = toys.fill(dj.canvas.with_drafts(method, drafts))
   np.testing.assert_array_equal(out.tokens, base.tokens)
   np.testing.assert_array_equal(out.steps, base.steps)
-
-
-def test_one_draft_is_the_method_itself():
-  base = toys.fill(METHODS.static(tokens=2))
-  out = toys.fill(METHODS.free_dave(tokens=2, drafts=1))
-  np.testing.assert_array_equal(out.tokens, base.tokens)
-  np.testing.assert_array_equal(out.forwards, base.forwards)
+  if drafts == 1:
+    np.testing.assert_array_equal(out.forwards, base.forwards)

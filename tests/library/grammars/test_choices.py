@@ -65,15 +65,13 @@ def test_all_spellings_of_some_texts():
   assert set(sequences(with_other, 4)) == expected
 
 
-def test_names_of_special_tokens():
+def test_names_of_special_tokens_and_one_spelling_of_each_text():
   pieces = [*PIECES[:6], token_text.SpecialToken("<b>"), *PIECES[7:]]
   result = sequences(processors.choice(["a<b>c", "<b>", "ab"], pieces, EOS), 4)
   assert sorted(result) == [(1, 2), (1, 6, 4), (3,), (6,)]
   with pytest.raises(ValueError, match="<b> is a token that ends texts: leave"):
     processors.choice(["a<b>", "c"], pieces, 6)
-
-
-def test_one_spelling_of_each_text():
+  # One spelling of each text.
   encode = lambda text: max(spellings(text.encode()), key=len)
   result = sequences(processors.choice(TEXTS, PIECES, EOS, encode), 4)
   assert sorted(result) == sorted({encode(text) for text in TEXTS})

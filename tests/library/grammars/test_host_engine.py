@@ -13,8 +13,7 @@ from decoding_jax.testing import exactness
 import decoding_jax as dj
 from decoding_jax.grammars.engines import host_engine
 from decoding_jax.kernels import bits
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.example_methods import each
 
 PIECES = [b"", b"(", b")", b"()", b"((", b"x"]
@@ -238,22 +237,23 @@ def test_texts_that_are_not_used_are_forgotten(monkeypatch):
 
 
 def test_errors_tell_what_is_needed(monkeypatch):
-  with pytest.raises(ValueError, match="type tuple: a HostGrammar, as"):
-    processors.host_grammar().init(())
-  with pytest.raises(ValueError, match="over 6 tokens: one over the model's 9"):
-    processors.host_grammar().process(counting(), jnp.int32(0), jnp.zeros(9))
   pytest.importorskip("llguidance")
-  with pytest.raises(ValueError, match="^grammar='start: .*Expected token"):
-    processors.llguidance_engine.lark("start: (", PIECES, EOS)
-  for text, problem in (("root ::= a", "Rule 'a' not found"),
-                        ("# none", "No 'root' rule found"),
-                        ('root ::= "\\', "it ends too early")):
-    with pytest.raises(ValueError, match=f"^grammar=.*: {problem}"):
-      processors.llguidance_engine.gbnf(text, PIECES, EOS)
-  with pytest.raises(ValueError, match="^pattern='z': no text can begin"):
-    processors.llguidance_engine.regex("z", PIECES, EOS)
-  with pytest.raises(ValueError, match="^schema={'contains.*: .*Unimplemented"):
-    processors.llguidance_engine.json_schema({"contains": {}}, PIECES, EOS)
+  guidance, grammar = processors.llguidance_engine, processors.host_grammar()
+  for message, call, *arguments in (
+      ("type tuple: a HostGrammar, as", grammar.init, ()),
+      ("over 6 tokens: one over the model's 9", grammar.process, counting(),
+       jnp.int32(0), jnp.zeros(9)),
+      ("^grammar='start: .*Expected token", guidance.lark, "start: (", PIECES,
+       EOS),
+      *((f"^grammar=.*: {problem}", guidance.gbnf, text, PIECES, EOS)
+        for text, problem in (("root ::= a", "Rule 'a' not found"),
+                              ("# none", "No 'root' rule found"),
+                              ('root ::= "\\', "it ends too early"))),
+      ("^pattern='z': no text can begin", guidance.regex, "z", PIECES, EOS),
+      ("^schema={'contains.*: .*Unimplemented", guidance.json_schema,
+       {"contains": {}}, PIECES, EOS)):
+    with pytest.raises(ValueError, match=message):
+      call(*arguments)
   monkeypatch.setattr(host_engine, "MAX_GRAMMARS", 1)
   old, _ = counting(), counting()
   with pytest.raises(ValueError, match="not in use .* any more: at most 1 are"):

@@ -46,14 +46,6 @@ def test_patterns_that_are_refused(pattern, words):
   assert "\n" not in str(error.value)
 
 
-def test_transitions_are_limited(monkeypatch):
-  monkeypatch.setattr(byte_automaton, "MAX_TRANSITIONS", 100)
-  with pytest.raises(ValueError, match=r"^pattern='\[a-z\]\{10\}x': more than "
-                     "100 transitions by tokens, the limit"):
-    processors.regex("[a-z]{10}x", PIECES, EOS)
-  processors.regex("x{10}", PIECES, EOS)
-
-
 @pytest.mark.parametrize("pattern, texts, others", [
     ("(a?){500}a{500}", ["a" * 500, "a" * 1000], ["a" * 499, "a" * 1001]),
     ('"(x|y["z]){0,60}"', ['"' + 'xy"' * 30 + '"'], ['"' + "x" * 61 + '"']),
@@ -159,14 +151,20 @@ def test_stop_strings_of_many_bytes():
   assert not matches(automaton, "xxxyx")
 
 
-def test_memory_of_stop_strings_is_limited(monkeypatch):
+def test_memory_and_transitions_are_limited(monkeypatch):
+  monkeypatch.setattr(byte_automaton, "MAX_TRANSITIONS", 100)
   monkeypatch.setattr(token_automaton, "MAX_BYTES", 10**5)
-  with pytest.raises(ValueError, match=r"an automaton of 32 states would take "
-                     r".* GiB: at most 0\.0 GiB"):
-    processors.stop_strings(["x" * 30], PIECES, EOS)
-  with pytest.raises(ValueError, match="300 states and 300 classes of tokens "
-                     "takes .* GiB: at most"):
-    processors.table(np.random.default_rng(0).integers(0, 300, (300, 300)))
+  processors.regex("x{10}", PIECES, EOS)
+  large = np.random.default_rng(0).integers(0, 300, (300, 300))
+  for message, make, *arguments in (
+      (r"^pattern='\[a-z\]\{10\}x': more than 100 transitions by tokens, the "
+       "limit", processors.regex, "[a-z]{10}x", PIECES, EOS),
+      (r"an automaton of 32 states would take .* GiB: at most 0\.0 GiB",
+       processors.stop_strings, ["x" * 30], PIECES, EOS),
+      ("300 states and 300 classes of tokens takes .* GiB: at most",
+       processors.table, large)):
+    with pytest.raises(ValueError, match=message):
+      make(*arguments)
 
 
 @pytest.mark.parametrize("make", [

@@ -10,8 +10,7 @@ from decoding_jax import processors
 from decoding_jax.token_text import SpecialToken
 import decoding_jax as dj
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 # Tokens of one byte, of several, and two of the same bytes; 0 ends a text.
 PIECES = [b"", b"a", b"b", b"c", b"ab", b"bc", b"cab", b"a", b"1", b"{", b"}",
@@ -157,21 +156,25 @@ def test_json_of_a_schema(pair):
       assert isinstance(value["size"], int)
 
 
-def test_errors_tell_what_is_needed():
-  with pytest.raises(ValueError, match=r"following\[1\] allows no token"):
-    processors.table([[0, 1], [-1, -1]])
-  with pytest.raises(ValueError, match="states from -1 to 5: -1 to 1 are"):
-    processors.table([[0, 1], [5, -1]])
-  with pytest.raises(ValueError, match=r"shape \(2,\) and type int64: integ"):
-    processors.table([0, 1])
-  with pytest.raises(ValueError, match=r"strings='ab': a list of at least"):
-    processors.stop_strings("ab", PIECES, EOS)
-  with pytest.raises(ValueError, match=r"strings=\[''\]: a list"):
-    processors.stop_strings([""], PIECES, EOS)
-  with pytest.raises(ValueError, match="eos_id=None: a token that ends texts"):
-    processors.stop_strings(["a"], PIECES, None)
-  with pytest.raises(ValueError, match="eos_id=17: a token .*, 0 to 16"):
-    processors.stop_strings(["a"], PIECES, 17)
+@pytest.mark.parametrize("make, given, message", [
+    (processors.table, [[[0, 1], [-1, -1]]], r"following\[1\] allows no token"),
+    (processors.table, [[[0, 1], [5, -1]]], "states from -1 to 5: -1 to 1 are"),
+    (processors.table, [[0, 1]], r"shape \(2,\) and type int64: integ"),
+    *((processors.stop_strings, [words, PIECES, eos_id], message)
+      for words, eos_id, message in (
+          ("ab", EOS, "strings='ab': a list of at least"),
+          ([""], EOS, r"strings=\[''\]: a list"),
+          (["a"], None, "eos_id=None: a token that ends texts"),
+          (["a"], 17, "eos_id=17: a token .*, 0 to 16"))),
+    *((make, [what, pieces, EOS], r"pieces .*\.pieces\(tokenizer\)")
+      for make, what in ((processors.regex, "a"),
+                         (processors.stop_strings, ["a"]),
+                         (processors.json_schema, {"type": "null"}))
+      for pieces in (object(), "abc", ["a"], None)),
+    (processors.json_schema, ["nonsense", PIECES, EOS], "schema='nonsense': ")])
+def test_errors_tell_what_is_needed(make, given, message):
+  with pytest.raises(ValueError, match=message):
+    make(*given)
 
 
 @pytest.mark.parametrize("pattern, message", [
@@ -195,16 +198,3 @@ def test_anchors_that_are_none():
   for pattern in (r"\$\^", r"[$][$^]", r"[^a-z]{2}", r"[[:punct:]$]{2}"):
     automaton = processors.regex(pattern, pieces, EOS)
     assert walk(automaton, [len(pieces) - 2, len(pieces) - 1, EOS]) >= 0
-
-
-@pytest.mark.parametrize("pieces", [object(), "abc", ["a"], None])
-def test_pieces_are_bytes(pieces):
-  for make, what in ((processors.regex, "a"), (processors.stop_strings, ["a"]),
-                     (processors.json_schema, {"type": "null"})):
-    with pytest.raises(ValueError, match=r"pieces .*\.pieces\(tokenizer\)"):
-      make(what, pieces, EOS)
-
-
-def test_a_schema_that_is_none():
-  with pytest.raises(ValueError, match="schema='nonsense': "):
-    processors.json_schema("nonsense", PIECES, EOS)

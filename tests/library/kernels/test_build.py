@@ -51,8 +51,13 @@ def _runs(fast):
   return len((fast.parents[1] / "runs").read_text())
 
 
-def test_it_is_compiled_once(fast):
-  library = _build()
+def test_it_is_compiled_once_into_a_private_folder(fast):
+  before = os.umask(0)
+  try:
+    library = _build()
+  finally:
+    os.umask(before)
+  assert fast.stat().st_mode & 0o777 == 0o700
   assert list(fast.iterdir()) == [library]
   assert _build() == library and _runs(fast) == 1
 
@@ -114,15 +119,6 @@ def test_a_folder_of_others_is_not_used(fast, monkeypatch, caplog, reason):
     assert library.parent.parent == fast.parents[1] / "temporary"
   assert "each program will compile again" in caplog.messages[0]
   assert not library.parent.exists() and not list(fast.iterdir())
-
-
-def test_a_new_folder_is_private(fast):
-  before = os.umask(0)
-  try:
-    _build()
-  finally:
-    os.umask(before)
-  assert fast.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_killed_builds_leave_is_removed(fast):

@@ -61,9 +61,7 @@ def test_examples_are_the_methods_that_a_call_makes():
   result = dj.methods.examples()
   assert result["rsd_s"][0] is dj.methods.rsd_s(3, 2)
   assert result["rsd_s"] == dj.methods.examples()["rsd_s"]
-
-
-def test_examples_cannot_be_changed_from_outside():
+  # They cannot be changed from outside.
   dj.methods.example_arguments()["rsd_s"][0]["width"] = 9
   assert dj.methods.example_arguments()["rsd_s"][0]["width"] == 3
 
@@ -89,31 +87,22 @@ def test_a_file_that_is_added_is_in_every_list(add, monkeypatch):
   assert method_specs.help_text().count(NAME) == 2
 
 
-def test_a_file_without_make_is_refused(add):
+def test_files_without_make_or_examples_and_other_names(add):
+  add("fan_of_a_test_2", SOURCE.replace("EXAMPLES", "OTHERS"))
+  assert dj.methods.examples()["fan_of_a_test_2"] == ()
+  assert dj.methods.fan_of_a_test_2(2).name == "fan_of_a_test(2)"
+  for name in ("medusa", "_medusa", "__wrapped__"):
+    with pytest.raises(AttributeError, match=name):
+      getattr(dj.methods, name)
   add("no_method_of_a_test", "EXAMPLES = ()")
   with pytest.raises(ImportError, match="no_method_of_a_test.py is in the fol"):
     dj.methods.examples()
 
 
-def test_a_method_without_examples_works(add):
-  add("fan_of_a_test_2", SOURCE.replace("EXAMPLES", "OTHERS"))
-  assert dj.methods.examples()["fan_of_a_test_2"] == ()
-  assert dj.methods.fan_of_a_test_2(2).name == "fan_of_a_test(2)"
-
-
-def test_other_names_are_no_methods():
-  for name in ("medusa", "_medusa", "__wrapped__"):
-    with pytest.raises(AttributeError, match=name):
-      getattr(dj.methods, name)
-
-
-def test_equal_sizes_are_the_same_method():
+def test_equal_sizes_are_the_same_method_however_they_are_given():
   """Otherwise each call of a method would be compiled anew."""
   assert dj.methods.rsd_c([2, 1]) is dj.methods.rsd_c((2, 1))
   assert dj.methods.speculative(2) is dj.methods.speculative(2)
-
-
-def test_a_method_is_the_same_however_its_sizes_are_given():
   assert dj.methods.rsd_s(2, depth=2) is dj.methods.rsd_s(2, 2)
   assert dj.methods.cdsl(2, num_candidates=3) is dj.methods.cdsl(
       num_candidates=3, lookahead=2, weight=1)

@@ -3,11 +3,9 @@
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.speculation import expanders, verifiers
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import expanders, tree as tree_lib, verifiers
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.helpers import check_same
 
 UNEQUAL = ((2,), (2, 1))
@@ -20,13 +18,11 @@ def tables():
   return [exactness.random_table(rng, VOCAB) for _ in range(2)]
 
 
-def test_layout():
+def test_layouts_and_their_levels():
   layout = tree_lib.static_layout(LOPSIDED)
   assert layout.widths == (3, 3, 1) and layout.branching == (3, 2, 1)
   assert tree_lib.num_nodes(layout) == 7
-
-
-def test_levels_of_unequal_children_are_no_loop():
+  # Levels of unequal children are no loop.
   children = ((2,), (1, 1), (2, 0), (0, 2), (0, 2))
   assert tree_lib.runs(tree_lib.static_layout(children)) == [
       range(1), range(1, 2), range(2, 3), range(3, 5)]

@@ -12,8 +12,7 @@ from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import drafter_conformance, exactness
 from decoding_jax.types import with_forward
 from models import guided, prompt_lookup
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 V, ROWS, LENGTH = 4, 20_000, 4
 RULE = verifiers.multi_step().rule
@@ -179,12 +178,10 @@ def test_what_is_done_to_a_forward_is_done_to_that_of_each():
                       lambda forward: forward).forward_each is None
 
 
-def test_errors():
+def test_pairs_that_do_not_fit():
   target, draft = tables(1)
   with pytest.raises(ValueError, match="draft is of 1 model.s.: .* needs 2"):
     dj.testing.check(dj.methods.specinfer(1, 2, models=2), target, draft,
                      rows=2)
-  with pytest.raises(ValueError, match="models=0"):
-    dj.methods.specinfer(models=0)
   with pytest.raises(ValueError, match="Draws|draws"):
     verifiers.pair(expanders.iid_tree((2,), 2), verifiers.recursive(True))

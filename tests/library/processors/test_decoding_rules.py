@@ -143,15 +143,13 @@ def test_no_text_ends_while_its_model_thinks():
     (processors.momentum, dict(resistance=-1.0), "resistance=-1.0"),
     (processors.momentum, dict(num_candidates=9), "num_candidates=9: at most"),
     (processors.momentum, dict(max_match=65), "max_match=65: at most 64"),
+    # Tokens of another model.
+    (lambda: processors.apply(processors.budget_forcing((9,)), (),
+                              *exactness.table_model(table())), {},
+     "token 9 of budget_forcing: 0 to 6"),
 ])
 def test_options(make, arguments, words):
   if make is processors.momentum:
     arguments = {"vocab_size": V, "window": 9, **arguments}
   with pytest.raises(ValueError, match=words):
     make(**arguments)
-
-
-def test_tokens_of_another_model():
-  with pytest.raises(ValueError, match="token 9 of budget_forcing: 0 to 6"):
-    processors.apply(processors.budget_forcing((9,)), (),
-                     *exactness.table_model(table()))

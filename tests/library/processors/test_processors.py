@@ -8,11 +8,9 @@ import pytest
 from decoding_jax import processors
 import decoding_jax as dj
 from decoding_jax.processors import model_wrapper
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import prefill
+from decoding_jax.runtime import cache as cache_lib, prefill
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.example_methods import each
 from support.helpers import check_same
 
@@ -332,61 +330,65 @@ def test_equal_processors_are_one_model():
   assert first[0] is second[0]
 
 
+def refused(*cases):
+  """Asserts that each `(message, function, *arguments)` is a ValueError."""
+  for message, call, *arguments in cases:
+    with pytest.raises(ValueError, match=message):
+      call(*arguments)
+
+
 def test_errors_tell_what_is_needed():
-  model = tiny.llama_models().target
-  count = processors.min_new_tokens(2, 1)
-  with pytest.raises(ValueError, match="processor is of type Reward: a dj.Log"):
-    dj.processors.apply(tiny.sum_reward(), (), *model)
-  with pytest.raises(ValueError, match=r"state of int32\[2\]: that of Logits"):
-    dj.processors.apply(count._replace(
-        advance=lambda params, state, token: jnp.stack([state, token])), (),
-                        *model)
-  wrong = count._replace(process=lambda params, state, logits: logits[:3])
-  with pytest.raises(ValueError, match=r"shape \(3,\): \[V\]=\(13,\) is need"):
-    dj.processors.apply(wrong, (), *model)
-  with pytest.raises(ValueError, match=r"processor.advance=None: a function"):
-    dj.processors.apply(count._replace(advance=None), (), *model)
-  with pytest.raises(ValueError, match="lm is of type Model: a dj.LanguageMod"):
-    dj.processors.apply(count, (), model, None)
-  with pytest.raises(ValueError, match="type list: an Automaton, as dj.proces"):
-    dj.processors.apply(dj.processors.automaton(), [1], *model)
-  with pytest.raises(ValueError, match="over 7 tokens: one over the"):
-    dj.processors.apply(dj.processors.automaton(),
-                        dj.processors.table(np.zeros((1, 7), int)), *model)
-  with pytest.raises(ValueError, match=r"reads_prompt=\[False, True\]: at lea"):
-    processors.chain((count, processors.repetition_penalty(1.5, 13)))
-  for params in ((), ((),), dj.processors.table(np.zeros((1, 13), int))):
-    with pytest.raises(ValueError, match="of a chain: a tuple of 2 is needed"):
-      dj.processors.apply(processors.chain((count, count)), params, *model)
-  with pytest.raises(ValueError, match=r"processors\[1\] is of type NoneType"):
-    processors.chain([count, None])
+  refused(
+      (r"reads_prompt=\[False, True\]: at lea", processors.chain, (
+          processors.min_new_tokens(2, 1),
+          processors.repetition_penalty(1.5, 13))),
+      (r"processors\[1\] is of type NoneType", processors.chain,
+       [processors.min_new_tokens(2, 1), None]),
+      ("frequency=nan: a number from -inf to", processors.occurrence_penalty, 0,
+       float("nan"), 13, 3),
+      ("window=0: a positive integer", processors.occurrence_penalty, 0, 1, 13,
+       0),
+      ("size=1.5: a positive integer", processors.no_repeat_ngram, 1.5, 13, 3),
+      ("window=3: at least size=4 is needed", processors.no_repeat_ngram, 4, 13,
+       3),
+      ("penalty=0: a positive number is", processors.repetition_penalty, 0, 13),
+      ("count=-1: 0 or a positive integer", processors.min_new_tokens, -1, 0),
+      ("count=True: 0 or a positive int", processors.min_new_tokens, True, 0),
+      ("eos_id=None: a token that ends", processors.min_new_tokens, 1, None))
   assert processors.min_new_tokens(2, [1, 3]) is processors.min_new_tokens(
       np.int64(2), (1, 3))
-  for eos_id in (-1, (1, 13)):
-    with pytest.raises(ValueError, match="of min_new_tokens: 0 to 12, tokens"):
-      dj.processors.apply(processors.min_new_tokens(2, eos_id), (), *model)
-  with pytest.raises(ValueError, match="vocab_size=7 of a repetition penalty"):
-    dj.processors.apply(processors.repetition_penalty(1.5, 7), (), *model)
-  for other in (processors.occurrence_penalty(1, 1, 7, 3),
-                processors.no_repeat_ngram(2, 7, 3)):
-    with pytest.raises(ValueError, match="vocab_size=7 of .*: 13, that of the"):
-      dj.processors.apply(other, (), *model)
-  with pytest.raises(ValueError, match="frequency=nan: a number from -inf to"):
-    processors.occurrence_penalty(0, float("nan"), 13, 3)
-  with pytest.raises(ValueError, match="window=0: a positive integer"):
-    processors.occurrence_penalty(0, 1, 13, 0)
-  with pytest.raises(ValueError, match="size=1.5: a positive integer"):
-    processors.no_repeat_ngram(1.5, 13, 3)
-  with pytest.raises(ValueError, match="window=3: at least size=4 is needed"):
-    processors.no_repeat_ngram(4, 13, 3)
-  with pytest.raises(ValueError, match="penalty=0: a positive number is"):
-    processors.repetition_penalty(0, 13)
-  with pytest.raises(ValueError, match="count=-1: 0 or a positive integer"):
-    processors.min_new_tokens(-1, 0)
-  with pytest.raises(ValueError, match="count=True: 0 or a positive integer"):
-    processors.min_new_tokens(True, 0)
-  with pytest.raises(ValueError, match="eos_id=None: a token that ends texts"):
-    processors.min_new_tokens(1, None)
+
+
+def test_processors_that_fit_no_model():
+  model = tiny.llama_models().target
+  count, table = processors.min_new_tokens(2, 1), dj.processors.table(
+      np.zeros((1, 13), int))
+  apply = lambda processor, params=(), given=model: dj.processors.apply(
+      processor, params, *given)
+  refused(
+      ("processor is of type Reward: a dj.Log", apply, tiny.sum_reward()),
+      (r"state of int32\[2\]: that of Logits", apply, count._replace(
+          advance=lambda params, state, token: jnp.stack([state, token]))),
+      (r"shape \(3,\): \[V\]=\(13,\) is need", apply, count._replace(
+          process=lambda params, state, logits: logits[:3])),
+      ("processor.advance=None: a function", apply,
+       count._replace(advance=None)),
+      ("lm is of type Model: a dj.LanguageMod", apply, count, (),
+       (model, None)),
+      ("type list: an Automaton, as dj.proces", apply, processors.automaton(),
+       [1]),
+      ("over 7 tokens: one over the", apply, processors.automaton(),
+       dj.processors.table(np.zeros((1, 7), int))),
+      *(("of a chain: a tuple of 2 is needed", apply,
+         processors.chain((count, count)), params)
+        for params in ((), ((),), table)),
+      *(("of min_new_tokens: 0 to 12, tokens", apply,
+         processors.min_new_tokens(2, eos_id)) for eos_id in (-1, (1, 13))),
+      ("vocab_size=7 of a repetition penalty", apply,
+       processors.repetition_penalty(1.5, 7)),
+      *(("vocab_size=7 of .*: 13, that of the", apply, other)
+        for other in (processors.occurrence_penalty(1, 1, 7, 3),
+                      processors.no_repeat_ngram(2, 7, 3))))
 
 
 def test_under_jit_a_processor_is_traced():

@@ -127,10 +127,7 @@ def covered(text, concepts, prompt="x", **kwargs):
 ])
 def test_where_a_word_counts(text, prompt, expected):
   assert covered(text, [["cat"]], prompt) == expected
-
-
-def test_no_concepts():
-  assert covered(" x", []) == 1
+  assert covered(text, [], prompt) == 1
 
 
 def test_soft_and_hard_coverage():

@@ -131,13 +131,10 @@ def test_values_that_are_not_remembered_are_computed_again():
     assert (dj.rewards.host_report(reward).calls > before.calls) == again
 
 
-def test_equal_arguments_are_the_same_reward():
+def test_equal_arguments_are_the_same_reward_and_sums_have_it_as_a_part():
   reward = dj.rewards.on_host(table_values, max_tokens=NEW)
   assert reward is dj.rewards.on_host(table_values, max_tokens=NEW)
   assert dj.rewards.host_report(tiny.table_reward()) is None
-
-
-def test_a_part_of_a_weighted_sum():
   reward = dj.rewards.weighted_sum([
       (2.0, dj.rewards.on_host(lambda texts: [len(x) for x in texts],
                                max_tokens=NEW)),
@@ -155,42 +152,39 @@ def raises(texts):
 
 
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("fn, words", [
-    (raises, "the reward on the host raised KeyError: 'a short text'; for "),
-    (lambda texts: [float("nan")] * len(texts), "returned NaN; for 1 text"),
-    (lambda texts: [0.0], "an array of shape \\(1,\\): \\[[2-6]\\], a number"),
-    (lambda texts: None, "of shape \\(\\)|returned None"),
-    (lambda texts: ["good"] * len(texts), "returned \\['good'.* numbers are"),
-    (lambda texts: [2.0] * len(texts), "returned 2.0: at most maximum=1.0"),
+@pytest.mark.parametrize("fn, given, words", [
+    (raises, {}, "the reward on the host raised KeyError: 'a short text'; for"),
+    (lambda texts: [float("nan")] * len(texts), {}, "returned NaN; for 1 text"),
+    (lambda texts: [0.0], {},
+     "an array of shape \\(1,\\): \\[[2-6]\\], a number"),
+    (lambda texts: None, {}, "of shape \\(\\)|returned None"),
+    (lambda texts: ["good"] * len(texts), {},
+     "returned \\['good'.* numbers are"),
+    (lambda texts: [2.0] * len(texts), {},
+     "returned 2.0: at most maximum=1.0"),
+    (lambda texts: [0.0] * len(texts), {"max_tokens": 2},
+     "max_tokens=2 of a reward on the host: a text has 6"),
 ], ids=lambda x: x.__name__ if callable(x) else "")
-def test_errors_say_what_went_wrong(fn, words):
-  assert re.search(words, failing(fn, maximum=1.0))
+def test_errors_say_what_went_wrong(fn, given, words):
+  assert re.search(words, failing(fn, maximum=1.0, **given))
 
 
-def test_a_text_that_is_longer_than_expected():
-  assert "max_tokens=2 of a reward on the host: a text has 6" in failing(
-      lambda texts: [0.0] * len(texts), max_tokens=2)
-
-
-def test_a_fallback_is_for_the_texts_that_fail_alone():
-  out, reward = simple(raises, fallback=-3.0)
+@pytest.mark.parametrize("fn, fallback", [
+    (raises, -3.0),
+    (lambda texts: [float("nan") if len(x) < NEW else 1.0 for x in texts],
+     -np.inf)], ids=["raises", "nan"])
+def test_a_fallback_is_for_the_texts_that_fail_alone(fn, fallback):
+  out, reward = simple(fn, fallback=fallback)
   short = np.asarray(out.lengths) - LENGTHS < NEW
   assert short.any() and not short.all()
   np.testing.assert_array_equal(out.stats.extra["reward"],
-                                np.where(short, -3.0, 1.0))
-  assert dj.rewards.host_report(reward).failed == len({
+                                np.where(short, fallback, 1.0))
+  report = dj.rewards.host_report(reward)
+  assert report.failed == len({
       (*PROMPTS[i, :LENGTHS[i]], *np.asarray(out.tokens)[i])
       for i in np.flatnonzero(short)})
-
-
-def test_nan_has_the_fallback():
-  out, reward = simple(
-      lambda texts: [float("nan") if len(x) < NEW else 1.0 for x in texts],
-      fallback=-np.inf)
-  short = np.asarray(out.lengths) - LENGTHS < NEW
-  np.testing.assert_array_equal(out.stats.extra["reward"],
-                                np.where(short, -np.inf, 1.0))
-  assert dj.rewards.host_report(reward).calls == 1
+  # Only what raises is asked for each text alone.
+  assert fn is raises or report.calls == 1
 
 
 def test_a_function_that_takes_too_long():
@@ -208,12 +202,6 @@ def test_a_function_that_takes_too_long():
   event.set()
 
 
-def test_a_function_that_is_in_time():
-  out, reward = simple(lambda texts: [1.5] * len(texts), timeout=60)
-  np.testing.assert_array_equal(out.stats.extra["reward"], 1.5)
-  assert dj.rewards.host_report(reward).failed == 0
-
-
 def test_a_function_may_use_jax():
   length = jax.jit(lambda x: (x >= 0).sum())
 
@@ -221,9 +209,11 @@ def test_a_function_may_use_jax():
     return [length(np.pad(text, (0, NEW - len(text)), constant_values=-1))
             for text in texts]
 
-  out, _ = simple(score, timeout=60)
+  out, reward = simple(score, timeout=60)
   np.testing.assert_array_equal(out.stats.extra["reward"],
                                 np.asarray(out.lengths) - LENGTHS)
+  # It was in time.
+  assert dj.rewards.host_report(reward).failed == 0
 
 
 @pytest.mark.parametrize("arguments, words", [

@@ -6,8 +6,7 @@ import jax
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import cache_growth
+from decoding_jax.runtime import cache as cache_lib, cache_growth
 from support import tiny_models as tiny
 from support.example_methods import each
 from support.helpers import check_same
@@ -77,22 +76,16 @@ def test_a_small_budget_has_one_size():
 
 
 def test_one_program_has_one_size(sizes):
-  model = tiny.llama_models().target
-  inside = jax.jit(lambda key: dj.generate(
-      key, tiny.PROMPTS, tiny.LENGTHS, method=METHODS[0], target=model.lm,
-      target_params=model.params, max_new_tokens=NEW))
-  check_same(inside(jax.random.key(0)), run(METHODS[0]))
-  assert len(sizes) == 2
-
-
-def test_one_program_of_constants_has_one_size(sizes):
-  """No argument of it is traced, but it is."""
+  """Also where no argument of it is traced."""
   model, keys = tiny.llama_models().target, jax.random.split(jax.random.key(0),
                                                              3)
-  out = jax.eval_shape(lambda: dj.generate(
+  generated = lambda keys: dj.generate(
       keys, tiny.PROMPTS, tiny.LENGTHS, method=METHODS[0], target=model.lm,
-      target_params=model.params, max_new_tokens=NEW))
+      target_params=model.params, max_new_tokens=NEW)
+  out = jax.eval_shape(lambda: generated(keys))
   assert out.tokens.shape == (3, tiny.PROMPTS.shape[1] + NEW) and not sizes
+  check_same(jax.jit(generated)(jax.random.key(0)), run(METHODS[0]))
+  assert len(sizes) == 2
 
 
 @pytest.mark.cases(1)

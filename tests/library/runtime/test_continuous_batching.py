@@ -15,8 +15,7 @@ from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.testing import exactness
 from models import transformer
-from support import helpers, small_heads
-from support import tiny_models as tiny
+from support import helpers, small_heads, tiny_models as tiny
 from support.helpers import check_same
 
 generate = importlib.import_module("decoding_jax.generate")
@@ -168,7 +167,8 @@ def test_rows_and_chunks_that_cannot_be():
       *((dict(rows=x), f"rows={x!r}: a positive integer")
         for x in (0, -1, 1.5, "all")),
       *((dict(rows=1, prefill_chunk=x), f"prefill_chunk={x!r}: an integer")
-        for x in (-1, 0.5, "all"))):
+        for x in (-1, 0.5, "all")),
+      (dict(prefill_chunk=2), "prefill_chunk=2: .* needs rows")):
     with pytest.raises(ValueError, match=words):
       tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
                     prompts=np.zeros((2, 1), np.int32), new=4,

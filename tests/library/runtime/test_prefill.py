@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import prefill
+from decoding_jax.runtime import cache as cache_lib, prefill
 from models import transformer
 from support import tiny_models as tiny
 
