@@ -5,11 +5,14 @@
 Prints how fast it reads and multiplies; whether greedy float32 texts of the
 shipped pair equal the CPU's; and the seconds of forwards of a Llama 2 7B with
 random parameters by rows and tokens: how dear the nodes of a tree are. Needs a
-device of 24 GB and no download; `--smoke` takes a tiny model, on any machine.
+device of 24 GB and no download; `--smoke` takes a tiny model, on any machine,
+and `--target=<model>` with `--dtype` and `--weights` a model of yours.
 The exit status is 2 if texts differ. `experiments.exactness` tests whether
 each method keeps the distribution there, `configs/benchmark.py:gpu` measures
 rates.
 """
+
+import dataclasses
 
 from absl import flags
 import jax
@@ -17,13 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax import kernels
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import text_tables
 from experiments.devices import model_pair
 from experiments.timing import forward_cost
 from experiments.timing import roofline
+from models import checkpoints
 from models import transformer
+from models.transformer import quantization
 
 # The pair that comes along, and what decodes greedily on CPU and device.
 _SHIPPED = ("python-target", "python-draft")
@@ -38,17 +44,20 @@ _TINY = transformer.Config(
     head_dim=32, hidden_dim=128, tie_embeddings=False, dtype=_DTYPE,
     max_length=2048)
 _ROWS, _TOKENS = (1, 16), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_CPU_SIZES = 7
 
 
 def main():
+  timed = model()  # First: a target that cannot be read shows at once.
   rates = roofline.measure((_DTYPE,))
   print(device(rates), flush=True)
   differing = {x: differing_texts(x) for x in _GREEDY}
   print("\n".join(f"greedy texts of {name}: {count} of 8 differ from the CPU's"
                   for name, count in differing.items()), flush=True)
-  config, rows, tokens = ((_TINY, (1, 2), (1, 4)) if SMOKE.value else
-                          (_LARGE, _ROWS, _TOKENS))
-  print(text_tables.plain_table(forwards(config, rates, rows, tokens)))
+  rows, tokens = ((1, 2), (1, 4)) if SMOKE.value else (_ROWS, _TOKENS)
+  if TARGET.value and kernels.is_cpu(jax.devices()[0]):
+    rows, tokens = _ROWS[:1], _TOKENS[:_CPU_SIZES]
+  print(text_tables.plain_table(forwards(timed, rates, rows, tokens)))
   if any(differing.values()):
     raise launch.UserError("greedy texts differ from the CPU's.")
 
@@ -86,10 +95,23 @@ def differing_texts(spec) -> int:
   return int((first != other).any(axis=1).sum())
 
 
-def forwards(config, rates, rows, tokens):
-  """Returns the lines of a table of forwards by their rows and tokens."""
+def model():
+  """Returns the architecture whose forwards are timed, and its parameters."""
+  if TARGET.value:
+    with launch.user_errors(FileNotFoundError, ValueError):
+      config = checkpoints.architecture(TARGET.value)
+      _, params = checkpoints.load(TARGET.value, scan_layers=False,
+                                   dtype=DTYPE.value, weights=WEIGHTS.value)
+    return dataclasses.replace(config, scan_layers=False, dtype=DTYPE.value,
+                               weights=WEIGHTS.value), params
+  config = _TINY if SMOKE.value else _LARGE
+  return config, transformer.init(jax.random.key(0), config)
+
+
+def forwards(timed, rates, rows, tokens):
+  """Returns the lines of a table of a model's forwards by rows and tokens."""
+  config, params = timed
   lm = transformer.language_model(config)
-  params = transformer.init(jax.random.key(0), config)
   read = roofline.sizes(config, params).weights / rates.bandwidth
   lines = [["rows", "tokens a row", "ms", "of a token", "share of bandwidth"]]
   for count in rows:
@@ -103,4 +125,11 @@ def forwards(config, rates, rows, tokens):
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   SMOKE = flags.DEFINE_bool("smoke", False, "Time forwards of a tiny model.")
+  TARGET = flags.DEFINE_string(
+      "target", None, "Time forwards of this model: a folder, a GGUF file, "
+      "'package:name' or a shipped model.")
+  DTYPE = flags.DEFINE_enum("dtype", _DTYPE, ["float32", "bfloat16"],
+                            "Of its activations.")
+  WEIGHTS = flags.DEFINE_enum("weights", quantization.DTYPE,
+                              quantization.WEIGHTS, "Of its matrices.")
   launch.run(main)

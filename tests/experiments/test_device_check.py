@@ -20,8 +20,7 @@ def test_forwards_are_compared_with_one_token(monkeypatch):
   config = device_check._TINY
   params = transformer.abstract_params(config)
   read = roofline.sizes(config, params).weights / 2e9
-  monkeypatch.setattr(device_check.transformer, "init", lambda *_: params)
-  _, *lines = device_check.forwards(config, RATES, (1, 2), (1, 4))
+  _, *lines = device_check.forwards((config, params), RATES, (1, 2), (1, 4))
   assert lines[-1] == ["2", "4", "1000.000", "2.00", f"{read:.0%}"]
   assert [x[0] for x in lines] == ["1", "1", "2", "2"]
 
@@ -34,3 +33,13 @@ def test_the_program(python):
   assert texts == [
       f"greedy texts of {x}: 0 of 8 differ from the CPU's"
       for x in device_check._GREEDY]
+
+
+def test_a_model_of_ones_own(python):
+  got = python("-m", "experiments.device_check", "--smoke",
+               "--target=python-draft", "--weights=int8")
+  assert got.status == 0, got.errors
+  assert got.output.splitlines()[-7].split()[:2] == ["1", "1"]
+  assert got.output.splitlines()[-1].split()[:2] == ["1", "64"]
+  got = python("-m", "experiments.device_check", "--smoke", "--target=nowhere")
+  assert got.status == 2 and "nowhere" in got.errors.splitlines()[-1]
