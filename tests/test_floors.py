@@ -82,7 +82,7 @@ BUDGETS = {
     "decoding_jax/testing": 1520,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
-    "experiments": 2252,
+    "experiments": 2281,
     "experiments/app": 1372,
     "experiments/benchmarking": 812,
     "experiments/data": 1965,
