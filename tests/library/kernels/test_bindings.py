@@ -66,6 +66,15 @@ def _matmul(kernel, x):
   return bindings.matmuls(x, [kernel])[0]
 
 
+@pytest.mark.parametrize("value", [jnp.inf, -jnp.inf, jnp.nan])
+def test_what_is_no_number_by_whole_numbers(value):
+  kernel, x = _kernel((40, 70), "int8"), _x(70, 3, "bfloat16")
+  got = _matmul(kernel, x.at[1, 2].set(value).at[2].set(0))
+  assert not np.isfinite(got[1]).any()
+  np.testing.assert_array_equal(got[0], _matmul(kernel, x)[0])
+  np.testing.assert_array_equal(got[2], 0)
+
+
 def test_what_is_no_number_stays_none():
   kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
   got = _matmul(kernel.at[4, 7].set(jnp.nan), x.at[1, 2].set(jnp.inf))

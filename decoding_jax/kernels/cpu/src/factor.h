@@ -29,7 +29,7 @@ struct Factor {
 };
 
 // What arrays of a thread are for.
-enum { kWeights, kInputs, kSums };
+enum { kWeights, kInputs, kUnits, kSums };
 
 // An array of this thread, one for each purpose. It begins where a line of a
 // core's cache does, as XLA's arrays: registers that lie in two are slow.

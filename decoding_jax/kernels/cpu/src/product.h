@@ -230,10 +230,10 @@ void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
   };
   if constexpr (kMatrixUnit && std::is_same_v<X, uint16_t>) {
     if (HasMatrixUnit()) {
-      const X* tiles = Packed(team, x, inputs, columns);
+      const auto packed = Packed(team, factors[0].w, x, inputs, columns);
       return share(kPanel, [=](const auto& factor, int64_t from, int64_t to,
                                const T* next) {
-        MultiplyTiles(factor, tiles, from, to, inputs, columns, next);
+        MultiplyTiles(factor, packed, from, to, inputs, columns, next);
       });
     }
   }
