@@ -224,6 +224,9 @@ def _names(config, _):
 
 
 def _fields(config, kept, dtype):
+  if not config.layers.qk_norm:
+    raise ValueError("qk_norm=False: layers of a block head normalise queries "
+                     "and keys.")
   family = _DSPARK if config.markov_rank else _DFLASH
   return formats.layer_fields(config.layers, dtype) | {
       "architectures": [family[0]],

@@ -153,3 +153,14 @@ def test_control_a_config_that_needs_a_format(tmp_path):
   module.Config = _Nested
   with pytest.raises(ValueError, match="nested.Config: layer is no number or "):
     heads.save(tmp_path / "head", module, _Nested(), {"x": jnp.ones(2)}, (1,))
+
+
+def test_a_block_without_norms_is_not_saved(tmp_path):
+  """No file of such could be read."""
+  _, config, kept = _WRITTEN["dflash"]
+  config = dataclasses.replace(config, layers=dataclasses.replace(
+      config.layers, qk_norm=False))
+  params = block.init(jax.random.key(0), config, _TARGET)
+  with pytest.raises(ValueError, match="qk_norm=False"):
+    heads.save(tmp_path / "head", block, config, params, kept)
+  assert not list(tmp_path.rglob("*.safetensors"))
