@@ -9,7 +9,8 @@
 //
 // Weights of 8 bits are multiplied as whole numbers, since to convert them takes
 // longer than to read them. A column becomes three digits of 7 bits for each
-// number, in units of 2^-20 of its largest: as exact as the sums of float32.
+// number, in units of a power of two, some 2^-20 of its largest: what is not
+// smaller than 2^-12 of that is exact.
 
 #pragma once
 
@@ -193,7 +194,10 @@ inline float PackColumn(const uint16_t* x, int64_t inputs, int8_t* lines) {
   Sums(none, lost);
   const float largest = Largest(reinterpret_cast<const float*>(&most), kLanes);
   const bool is_there = largest > 1e-30f && lost[0] == 0;
-  const float units = is_there ? (1 << 20) / largest : 0;
+  // The power of two that is not larger: then most numbers are exact.
+  const uint32_t bits = Bits<uint32_t>(&largest) & 0x7f800000;
+  const float power = Bits<float>(&bits);
+  const float units = is_there ? (1 << 19) / power : 0;
   for (int64_t i = 0; i < inputs; i += kLanes) {
     auto left = Full<int32_t>(_mm512_maskz_cvtps_epi32(
         kAll, __m512(Some(x + i, inputs - i) * units)));
@@ -206,7 +210,7 @@ inline float PackColumn(const uint16_t* x, int64_t inputs, int8_t* lines) {
       left = (left - rest) >> 7;
     }
   }
-  return is_there ? largest / (1 << 20) : lost[0];
+  return is_there ? power / (1 << 19) : lost[0];
 }
 
 // Steps that `inputs` numbers take, the last one with zeros.
