@@ -72,7 +72,7 @@ BUDGETS = {
     "decoding_jax": 2789,
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
-    "decoding_jax/kernels": 4080,
+    "decoding_jax/kernels": 4083,
     "decoding_jax/methods": 2552,
     "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
