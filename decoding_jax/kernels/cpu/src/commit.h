@@ -42,7 +42,8 @@ inline void Commit(xla::ffi::ThreadPool pool, std::vector<Array> targets,
                    int64_t size, const int32_t* starts, int64_t rows) {
   int64_t most = 0;
   for (const Array& x : targets) most = std::max(most, x.count);
-  Team(pool).Share(targets.size() * most, 8, [&](int64_t item, int64_t end, int64_t) {
+  Team(pool).Share(targets.size() * most, 8,
+                   [&](int64_t item, int64_t end, int64_t) {
     for (; item < end; ++item) {
       const Array& target = targets[item / most];
       const Array& source = sources[item / most];

@@ -3,14 +3,14 @@
 // A tile has 16 rows of 64 bytes. One of weights is loaded from where they lie:
 // 16 rows of 32 numbers of bfloat16, or of 64 whole numbers of 8 bits. One of
 // columns has the same numbers of 16 columns, in pairs or fours, and is packed
-// once a call. A tile of sums takes their products: up to 32 columns cost about
-// what one does, which is to read the weights. Each sum is added up in the order
-// of the inputs, whatever is beside it.
+// once a call. A tile of sums takes their products: 16 columns cost about what
+// one does, which is to read the weights. Each sum is added up in the order of
+// the inputs, whatever is beside it.
 //
-// Weights of 8 bits are multiplied as whole numbers, since to convert them takes
-// longer than to read them. A column becomes three digits of 7 bits for each
-// number, in units of a power of two, some 2^-20 of its largest: what is not
-// smaller than 2^-12 of that is exact.
+// Weights of 8 bits are multiplied as whole numbers: to convert them takes longer
+// than to read them. A column becomes three digits of 7 bits for each number, in
+// units of a power of two, some 2^-20 of its largest: what is not smaller than
+// 2^-12 of that is exact.
 
 #pragma once
 

@@ -194,9 +194,9 @@ const T* RowOf(const std::vector<Factor<T>>& factors, int64_t row,
   return none;
 }
 
-// Hands out the rows of several matrices together. `multiply` is given a factor,
-// the first row, the one after the last, and the weights that come next; then
-// `finish` what it is a factor's number for.
+// Hands out the rows of several matrices together. `multiply` is given a
+// factor, the first row, the one after the last, and the weights that come
+// next; then `finish` what it is a factor's number for.
 template <class T, class Multiply, class Finish>
 void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t part,
                int64_t inputs, Multiply multiply, Finish finish) {
