@@ -7,10 +7,9 @@
 // one does, which is to read the weights. Each sum is added up in the order of
 // the inputs, whatever is beside it.
 //
-// Weights of 8 bits are multiplied as whole numbers: to convert them takes longer
-// than to read them. A column becomes three digits of 7 bits for each number, in
-// units of a power of two, some 2^-20 of its largest: what is not smaller than
-// 2^-12 of that is exact.
+// Weights of 8 bits are multiplied as whole numbers: to convert them takes
+// longer than to read them. A number of a column becomes three digits of 7 bits,
+// in units of a power of two: exact from 2^-12 of the column's largest on.
 
 #pragma once
 
