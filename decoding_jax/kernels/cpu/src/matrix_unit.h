@@ -8,8 +8,8 @@
 // the inputs, whatever is beside it.
 //
 // Weights of 8 bits are multiplied as whole numbers: to convert them takes
-// longer than to read them. A number of a column becomes three digits of 7 bits,
-// in units of a power of two: exact from 2^-12 of the column's largest on.
+// longer than to read them. A number of a column becomes three digits of 7
+// bits, in units of a power of two: exact from 2^-12 of the column's largest on.
 
 #pragma once
 
