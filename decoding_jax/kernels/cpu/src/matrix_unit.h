@@ -9,7 +9,7 @@
 //
 // Weights of 8 bits are multiplied as whole numbers: to convert them takes
 // longer than to read them. A number of a column becomes three digits of 7
-// bits, in units of a power of two: exact from 2^-12 of the column's largest on.
+// bits, in units of a power of two: exact from 2^-12 of its largest on.
 
 #pragma once
 
