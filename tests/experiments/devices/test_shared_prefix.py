@@ -56,7 +56,8 @@ def test_texts_are_the_same(folders, monkeypatch):
 
   monkeypatch.setattr(dj, "generate", spy)
   run = lambda pair: tiny_tasks.decoded(
-      pair, dj.methods.rsd_s(2, 1), temperature=1.0, lengths=[5, 4, 5],
+      pair, dj.methods.rsd_s(2, 1), temperature=1.0,
+      lengths=np.array([5, 4, 5]),
       prompts=np.array([[3, 1, 4, 1, 5], [3, 1, 4, 2, 6], [3, 1, 4, 8, 8]]))
   helpers.check_same(run(pair._replace(share=9)), run(pair))
   assert shared[0].tolist() == [3, 1] and shared[1] is None
