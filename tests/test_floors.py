@@ -78,7 +78,7 @@ BUDGETS = {
     "decoding_jax/rewards": 1000,
     "decoding_jax/runtime": 1100,
     "decoding_jax/search": 2650,
-    "decoding_jax/speculation": 4783,
+    "decoding_jax/speculation": 4876,
     "decoding_jax/testing": 1520,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
