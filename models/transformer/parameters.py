@@ -29,6 +29,10 @@ def declare(module, name: str, init, shape, dtype, axes):
   declared = _declared.get()
   if declared is not None:
     declared["/".join((*module.path, name))] = axes
+  if module.has_variable("params", name):
+    given = module.get_variable("params", name)
+    if quantization.shape(given) == shape:
+      return given  # In whatever format.
   return module.param(name, init, shape, dtype)
 
 
