@@ -121,7 +121,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
     weights: "dtype"; or "bfloat16", "int8" or "int4", for the matrices of
       `transformer.quantization`. They are rounded to few bits one by one:
       neither host nor devices ever have all of them in another type. Or
-      "stored": in the groups of a GGUF file, unscanned on one device.
+      "stored": in the groups of a GGUF file, see `stored_in_groups`, on one
+      device and unscanned; "dtype" for other folders.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters, of unrolled and of scanned layers, or of what is made
       of them in 8 bits; None: on the default device.
@@ -136,8 +137,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       what is missing or wrong.
   """
   folder = resolve.folder(folder)
-  if weights == quantization.STORED and not gguf_files.is_gguf(folder):
-    raise ValueError(f"weights={weights!r}: '{folder}' is no GGUF file.")
+  if weights == quantization.STORED and not stored_in_groups(folder):
+    weights = quantization.DTYPE
   if hf_config.is_hf(folder):
     return convert_lib.from_hf(folder,
                                scan_layers=bool(scan_layers),
@@ -156,6 +157,13 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       transformer.unstack_layers(read())
       if saved.scan_layers and not scanned
       else read(stack=scanned and not saved.scan_layers))
+
+
+def stored_in_groups(folder) -> bool:
+  """Returns whether a model of `load` is a GGUF file, whose quantised matrices
+  `weights="stored"` keeps as they are. Its outputs are the same to the bit as
+  with "dtype"."""
+  return gguf_files.is_gguf(resolve.folder(folder))
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:

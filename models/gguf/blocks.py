@@ -22,6 +22,8 @@ def groups(ggml_type: str, rows: np.ndarray) -> Groups:
   """Returns rows `[..., bytes]` uint8 of a type of `TYPES` in groups."""
   size, read = TYPES[ggml_type]
   parts = read(rows.reshape(*rows.shape[:-1], -1, size))
+  if len(parts) == 2 and rows.shape[-1] == size and parts[1].shape[-1] == 1:
+    parts = *parts, 0 * parts[1]  # One scale alone is of int8 by rows.
   return Groups(*(None if x is None else np.ascontiguousarray(
       x.reshape(*rows.shape[:-1], -1)) for x in parts))
 

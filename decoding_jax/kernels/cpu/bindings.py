@@ -24,7 +24,7 @@ _HANDLERS = ("products", "sum", "swiglu", "norm", "attention", "commit",
 _found = {}
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8", "uint8")
-# Of numbers that are widened together, groups of inputs are multiples.
+# Inputs of a group are a multiple, and 32 of weights of 4 bits.
 _GROUP = 16
 
 
@@ -34,10 +34,15 @@ def supports_matmul(x, weights, scales=(), least=(), *,
   groups = {(scale.shape[1], str(scale.dtype)) for scale in (*scales, *least)}
   return (len(kinds) == 1 and kinds <= set(_DTYPES)
           and supports_dtype(dtype)
-          and len(scales) in (0, len(weights)) and len(least) in (0, len(scales))
-          and all(n == 1 or x.shape[1] % (n * _GROUP) == 0 for n, _ in groups)
-          and len(groups) <= 1
+          and len(scales) in (0, len(weights))
+          and len(least) in (0, len(scales))
+          and (groups <= {(1, "float32")} and not least or len(groups) == 1
+               and _can_be_widened(x.shape[1] / min(groups)[0], kinds))
           and all(w.size for w in weights) and _can_be_called())
+
+
+def _can_be_widened(size, kinds) -> bool:
+  return size == 2 * _GROUP if kinds == {"uint8"} else size % _GROUP == 0
 
 
 def matmuls(x, weights, scales=(), least=(), *, dtype=jnp.float32):

@@ -134,7 +134,8 @@ const X* InGroups(const Factor<T>& factor, int64_t from, int64_t rows,
                   int64_t inputs, const T* next) {
   const Groups& groups = factor.groups;
   const int64_t count = rows * groups.number, size = inputs / groups.number;
-  const int64_t bytes = RowBytes<T>(size);
+  const int64_t bytes =
+      std::is_same_v<T, uint8_t> ? kHalves : RowBytes<T>(size);
   float* scales = Near<kScales, float>(2 * count);
   float* least = scales + count;
   CopyScales(groups, groups.scales, from * groups.number, count, scales);
@@ -144,23 +145,14 @@ const X* InGroups(const Factor<T>& factor, int64_t from, int64_t rows,
   const auto widen = [=](int64_t g) {
     Widened<A>(w + g * bytes, size, scales[g], least[g], near + g * size);
   };
+  // Groups of a line of a core's cache, which knows what comes next by then.
+  constexpr int64_t each = std::is_same_v<T, uint8_t> ? 64 / kHalves : 1;
   int64_t g = 0;
-  if (bytes == kHalves) {
-    constexpr int64_t line = 64 / kHalves;
-    for (; g + line <= count; g += line) {
-      __builtin_prefetch(next + g * kHalves, 0, 2);
+  for (; g + each <= count; g += each) {
+    __builtin_prefetch(next + g * bytes, 0, 2);
 #pragma GCC unroll 4
-      for (int64_t i = 0; i < line; ++i) {
-        Widened<A>(w + (g + i) * kHalves, 2 * kHalves, scales[g + i],
-                   least[g + i], near + (g + i) * 2 * kHalves);
-      }
-    }
+    for (int64_t i = 0; i < each; ++i) widen(g + i);
   }
-  for (; g < count; ++g) {
-    for (int64_t at = 0; at < bytes; at += 64) {
-      __builtin_prefetch(next + g * bytes + at, 0, 2);
-    }
-    widen(g);
-  }
+  for (; g < count; ++g) widen(g);
   return near;
 }
