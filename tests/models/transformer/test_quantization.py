@@ -318,7 +318,7 @@ def test_what_cannot_be_had(tmp_path):
       function()
   assert not list(tmp_path.iterdir())
   with pytest.raises(ValueError, match="weights='int7' is not one of"):
-    dataclasses.replace(tiny.LLAMA, weights="int4")
+    dataclasses.replace(tiny.LLAMA, weights="int7")
   with pytest.raises(ValueError, match="weights='bfloat16', dtype='float16': "
                      "float32 or bfloat16 is needed"):
     dataclasses.replace(tiny.LLAMA, weights="bfloat16", dtype="float16")
