@@ -26,10 +26,9 @@ _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
                                  "activations; '' as --dtype says.")
 _WEIGHTS = flags.DEFINE_enum(
     "weights", "", ["", *quantization.WEIGHTS],
-    "Format of weight matrices: dtype, as --dtype says; bfloat16, exact in "
-    "float32 too for models stored in it; int8, with a scale for each output "
-    "channel; int4, in groups of 32 inputs; or stored, as a GGUF file has "
-    "them, with the same outputs as dtype. '' is stored on a CPU, else dtype.")
+    "Format of weight matrices: dtype, as --dtype says; bfloat16; int8, with a "
+    "scale for each output channel; int4, in groups of 32 inputs; or stored, "
+    "as a GGUF file has them. '' is stored on a CPU, else dtype.")
 _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "draft_weights", "", ["", *quantization.WEIGHTS],
     "Format of the draft's weight matrices, see --weights; '' as a head is "
