@@ -88,7 +88,7 @@ BUDGETS = {
     "experiments/data": 1965,
     "experiments/devices": 2532,
     "experiments/evaluation": 1053,
-    "experiments/flags": 1199,
+    "experiments/flags": 1204,
     "experiments/harness": 695,
     "experiments/rivals": 1342,
     "experiments/scoring": 270,
