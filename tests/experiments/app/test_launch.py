@@ -157,7 +157,9 @@ def test_numbers_of_a_config_file():
 @pytest.mark.parametrize("lines, message", [
     ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
     ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
-    ("x = 1", "has no attribute 'get_config': a function that"),
+    ("x = 1", "own.py: module 'config_config' has no attribute 'get_config': "
+     "a function that"),
+    ("def get_config(a, b): return a", "own.py: get_config() missing 2 req"),
     ("def get_config(:", "own.py, line 1: SyntaxError: invalid syntax"),
     ("\nimport no_such_module", "own.py, line 2: ModuleNotFoundError: No mod"),
     ("def get_config():\n  return {}['a']", "own.py, line 2: KeyError: 'a'"),
