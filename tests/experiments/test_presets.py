@@ -143,11 +143,23 @@ def test_the_second_drafter_of_the_paper(start):
   assert pair.draft_params["embedding"].shape == (260, 8)
 
 
+@pytest.mark.parametrize("get_config, drafts", [
+    (rsd_llama2.get_config, 0), (rsd_opt.get_config, 2)])
+def test_an_evening_on_one_gpu(start, get_config, drafts):
+  config = get_config("one_gpu")
+  assert len(config.drafts) == drafts and config.buckets == 1
+  for draft in config.drafts.values() or [config.draft]:
+    config.draft = draft
+    _, methods, _ = start(config)
+    assert len(methods) == 57  # As the docstring of configs/rsd_opt.py says.
+
+
 def test_the_runs_of_spechub(start):
   _, methods, examples = start(rsd_llama2.get_config("spechub"))
-  assert [x.name for x in methods] == [
-      "autoregressive", "rsd_c(2)", "rsd_c(2-2)", "rsd_c(2-2-2)",
-      "rsd_c(2-2-2-2)"]
+  names = [x.name for x in methods]
+  assert names[1::2] == [
+      "rsd_c(2)", "rsd_c(2-2)", "rsd_c(2-2-2)", "rsd_c(2-2-2-2)"]
+  assert not {*rsd_llama2.get_config("spechub").expected} - {*names}
   assert len(examples.prompts[0]) == 128
 
 
