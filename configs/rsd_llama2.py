@@ -20,14 +20,14 @@ The paper's drafter was not published: JackFram/llama-68m has the tokenizer, and
 Hardware: an accelerator. Weights of the target in 16 bits: 13.5 GB (7b), 26 GB
 (13b), 138 GB (70b); a position of the cache is 0.5, 0.8 and 0.3 MiB.
 Hours: never run. `one_gpu`, 7b on XSum, needs 18.4 GiB; it has half the cells
-of configs/rsd_opt.py:one_gpu, whose hours are estimated there, of half the size.
+of configs/rsd_opt.py:one_gpu, which says how hours are estimated.
 To expect: by the paper, RSD above the baselines at each draft length, and in
 most cases at a fixed budget.
 
-`spechub` ends with whether it hit `_SPECHUB`, block efficiencies of binary trees
-of depth 1 to 4 in the runs of SpecHub (arXiv 2411.05289): other articles of
-CNN/DailyMail cut to 128 tokens, 128 more at temperature 0.6. `rsd_c` is without
-replacement, `specinfer` with it; of that two figures are known.
+`spechub` ends with whether it hit `_SPECHUB`: block efficiency of binary trees
+without replacement (`rsd_c`) and with it (`specinfer`) of depth 1 to 4 in the
+runs of SpecHub (arXiv 2411.05289), other articles of CNN/DailyMail cut to 128
+tokens, 128 more at temperature 0.6.
 """
 
 from configs import rsd
