@@ -98,7 +98,7 @@ BUDGETS = {
     "models/checkpoints": 650,
     "models/folders": 460,
     "models/gguf": 800,
-    "models/heads": 2900,
+    "models/heads": 3181,
     "models/huggingface": 3350,
     "models/text": 1600,
     "models/transformer": 2900,
