@@ -68,7 +68,7 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1361,
+    "configs": 1397,
     "decoding_jax": 2789,
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
@@ -82,16 +82,16 @@ BUDGETS = {
     "decoding_jax/testing": 1520,
     "decoding_jax/types": 800,
     "decoding_jax/validation": 650,
-    "experiments": 2281,
-    "experiments/app": 1372,
-    "experiments/benchmarking": 812,
-    "experiments/data": 1965,
-    "experiments/devices": 2532,
-    "experiments/evaluation": 1053,
+    "experiments": 2308,
+    "experiments/app": 1396,
+    "experiments/benchmarking": 797,
+    "experiments/data": 1970,
+    "experiments/devices": 2556,
+    "experiments/evaluation": 1068,
     "experiments/flags": 1050,
-    "experiments/harness": 695,
-    "experiments/rivals": 1377,
-    "experiments/scoring": 290,
+    "experiments/harness": 722,
+    "experiments/rivals": 1340,
+    "experiments/scoring": 270,
     "experiments/timing": 700,
     "experiments/training": 1725,
     "models": 650,
@@ -104,7 +104,7 @@ BUDGETS = {
     "models/transformer": 2900,
 }
 # The same of studies, which nothing imports.
-STUDIES = 288
+STUDIES = 230
 
 
 def modules(package):

@@ -43,10 +43,10 @@ def test_an_estimate_from_configs_alone(python, folders, tmp_path):
     shutil.copy(f"{folder}/config.json", tmp_path / name)
   got = python("-m", "experiments.estimate", f"--target={tmp_path / 'target'}",
                f"--draft={tmp_path / 'draft'}", "--method=rsd_s(2, 3)",
-               "--batch=2", "--prompt_length=9", "--max_new_tokens=64")
+               "--batch=2", "--prompt_length=9", "--max_new_tokens=8")
   assert got.status == 0, got.errors
   lines = got.output.splitlines()
-  assert lines[0] == ("rsd_s(2x3) on 1 x 1 of 1 any device: 2 rows of 9 + 64 "
+  assert lines[0] == ("rsd_s(2x3) on 1 x 1 of 1 any device: 2 rows of 9 + 8 "
                       "tokens")
   config = checkpoints.load_config(folders[0])
   weights = roofline.sizes(config, transformer.abstract_params(config)).weights
