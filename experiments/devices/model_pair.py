@@ -174,7 +174,8 @@ def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
     argument_checks.check_models(method, pair.target, pair.draft)
     argument_checks.check_budget(
         prompt_length, max_new_tokens, pair.target,
-        argument_checks.limiting_draft(method, pair.draft))
+        argument_checks.limiting_draft(tree_decoder.decoders(method),
+                                       pair.draft))
     warper = sampling_lib.make_warper(sampling, 1, pair.target.vocab_size)
     argument_checks.check_temperature(method, warper.greedy,
                                       sampling.temperature)
