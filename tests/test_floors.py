@@ -72,7 +72,7 @@ BUDGETS = {
     "decoding_jax": 2847,
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
-    "decoding_jax/kernels": 4083,
+    "decoding_jax/kernels": 4359,
     "decoding_jax/methods": 2552,
     "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
@@ -97,11 +97,11 @@ BUDGETS = {
     "models": 650,
     "models/checkpoints": 650,
     "models/folders": 460,
-    "models/gguf": 800,
+    "models/gguf": 879,
     "models/heads": 3181,
-    "models/huggingface": 3350,
+    "models/huggingface": 3360,
     "models/text": 1600,
-    "models/transformer": 2900,
+    "models/transformer": 2965,
 }
 # The same of studies, which nothing imports.
 STUDIES = 288

@@ -279,6 +279,8 @@ def _parse_flags(argv):
       argv = flags.FLAGS(_arguments(argv))
     for name, value in flags.FLAGS.flag_values_dict().items():
       _check_numbers(f"--{name}", value)
+      if name == "workdir":  # Before minutes of loading.
+        check_folder("--workdir", value)
     # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
     # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
@@ -398,6 +400,13 @@ def check_positive(settings, *names):
     items = value if isinstance(value, (list, tuple)) else [value]
     if not items or min(items) < 1:
       raise UserError(f"--config.{name}={value}: at least 1 is needed.")
+
+
+def check_folder(flag, value):
+  """Raises `UserError` for the address of a bucket, which is no folder."""
+  if "://" in str(value):
+    raise UserError(f"{flag}={value}: a folder is needed; a bucket is one "
+                    "where it is mounted (gcsfuse), or copied afterwards.")
 
 
 def check_used(settings, **needs):

@@ -177,6 +177,12 @@ def test_files_that_are_no_configs(python, tmp_path, lines, message):
   assert message in got.errors.splitlines()[-1]
 
 
+def test_a_bucket_is_no_folder(python):
+  got = python("-m", "experiments.rsd", "--workdir=gs://bucket/run")
+  assert got.status == 2 and got.errors.startswith(
+      "rsd: error: --workdir=gs://bucket/run: a folder is needed;")
+
+
 def test_user_errors_converts_only_what_is_named():
   def raising(error):
     raise error
