@@ -94,8 +94,8 @@ def open_pair(target, draft, dtype="", draft_dtype="", weights="",
   # kernels for it. `draft_weights` "": 8 bits where a head is saved in them,
   # else `weights`. The distribution that is preserved is the target's in this
   # type and format. A draft model with another tokenizer drafts the tokens that
-  # both have; a warning says how many. Without `tokens` a config.json is enough,
-  # and no tokenizer is read.
+  # both have; a warning says how many. Without `tokens` no tokenizer is read: a
+  # config.json is enough.
   for field, value, allowed in (
       ("dtype", dtype, ("", *transformer.DTYPES)),
       ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
