@@ -15,6 +15,8 @@ drafts and accepts, `--tree_svg=trees.svg` draws it.
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
       --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
       --draft=hub:HuggingFaceTB/SmolLM2-135M-Instruct
+
+Without `--prompt` it answers lines of the standard input, message by message.
 """
 
 import functools
@@ -28,8 +30,10 @@ from decoding_jax import metrics
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.app import text_tables
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.flags import chat
 from experiments.flags import constraint_flags
 from experiments.flags import display_flags
 from experiments.flags import generation_flags
@@ -61,6 +65,9 @@ def main():
   budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
   methods = generation_flags.methods(1, pair.draft, reward_flags.given())
+  if prompt_flags.CHAT.value and not _PROMPT.present:
+    chat.converse(pair, methods)
+    return
   prompt = prompt_flags.encode(_PROMPT.value, pair.tokenizer,
                                model_flags.TARGET.value)
   prompt_length = _padded_length(len(prompt), budget, pair)
@@ -136,11 +143,13 @@ def _row_keys(first, count):
 
 def _show(complete, text_of, lengths):
   """Decodes twice to time compilation; prints and returns as `--stream`."""
-  _, first = stopwatch.timed(complete)
+  jit = not jax.config.jax_disable_jit
+  first = stopwatch.timed(complete)[1] if jit else 0
   out, seconds = stopwatch.decoded(complete)
   _print(out, text_of, lengths)
   rate = metrics.token_rate(out.stats.emitted, [seconds])
-  return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
+  return out, f"{rate:.3g} tokens/s, " + (
+      f"compiled in {first - seconds:.1f} s" if jit else "without jit")
 
 
 def _prompt_text():
@@ -157,9 +166,10 @@ def _print(out, text_of, lengths):
 def _statistics(method, out, took, device):
   stats = out.stats
   efficiency = metrics.block_efficiency(stats.emitted, stats.target_calls)
-  return (f"{method.name}: {stats.emitted[0]} tokens, {stats.target_calls[0]} "
-          f"target calls, block efficiency {efficiency:.2f}, {took} on "
-          f"{device}, mean log-probability "
+  calls = text_tables.count(stats.target_calls[0], "target call")
+  return (f"{method.name}: {text_tables.count(stats.emitted[0], 'token')}, "
+          f"{calls}, block efficiency {efficiency:.2f}, {took} on {device}, "
+          "mean log-probability "
           f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
 
 

@@ -315,7 +315,8 @@ def _read(path, tensors, name, leaf):
   if tensor.integer:
     return read
   if quantization.is_matrix(leaf):
-    return jax.tree.map(jnp.asarray, quantization.on_host(read))
+    return jax.tree.map(jnp.asarray, quantization.on_host(
+        read, quantization.format_of(leaf)))
   return jnp.asarray(read, leaf.dtype)
 
 
