@@ -10,12 +10,13 @@ from decoding_jax.validation import values
 
 # Rules that need the levels of one tree.
 _OF_LEVELS = "layer", "conditional_ot"
+_HORIZON = 16
 EXAMPLES = (dict(methods=(speculative(1), speculative(2), rsd_s(3, 2))),
             dict(methods=(speculative(2, "block"), rsd_s(2, 2, "block")),
                  costs=(1, 1.05), horizon=2))
 
 
-def make(methods, costs=None, horizon: int = 16) -> Method:
+def make(methods, costs=None, horizon: int = _HORIZON) -> Method:
   """Makes the choice among several methods at each step of a generation.
 
   A row's acceptance rate is the share of first siblings that the target has
@@ -47,47 +48,43 @@ def make(methods, costs=None, horizon: int = 16) -> Method:
     ValueError: for fewer than two methods, for one that is not a tree of a
       draft model, or for different verifications.
   """
-  methods = tuple(methods)
   _check(methods)
   values.check_positive("horizon", horizon)
-  if costs is not None:
-    costs = tuple(costs)
-    if len(costs) != len(methods):
-      raise ValueError(f"costs={costs}: one of each of the {len(methods)} "
-                       "methods is needed.")
-    for cost in costs:
-      values.check_number("costs", cost, 1e-6)
-  options = "" if costs is None else f", costs=[{', '.join(map(str, costs))}]"
-  options += f", horizon={horizon}" if horizon != 16 else ""
-  names = ", ".join(method.name for method in methods)
-  return Method(f"adaptive([{names}]{options})",
-                *(_pair([getattr(method, form) for method in methods], costs,
-                        horizon) for form in ("sampled", "greedy")))
+  if costs is not None and len(costs) != len(methods):
+    raise ValueError(f"costs={costs}: one of each of the {len(methods)} "
+                     "methods is needed.")
+  for cost in costs or ():
+    values.check_number("costs", cost, 1e-6)
+  name = f"[{', '.join(method.name for method in methods)}]"
+  name += f", costs=[{', '.join(map(str, costs))}]" if costs else ""
+  name += f", horizon={horizon}" if horizon != _HORIZON else ""
+  return Method(f"adaptive({name})", *(
+      _pair([getattr(method, form) for method in methods], costs, horizon)
+      for form in ("sampled", "greedy")))
 
 
 def _pair(pairs, costs, horizon) -> Pair:
   trees = tuple(pair.drafter for pair in pairs)
-  return verifiers.pair(drafters.adaptive(trees, horizon, functools.partial(
-      drafters.by_acceptance, trees, costs)), pairs[0].verifier)
+  choose = functools.partial(drafters.by_acceptance, trees, horizon, costs)
+  return verifiers.pair(drafters.adaptive(trees, horizon, choose),
+                        pairs[0].verifier)
 
 
 def _check(methods):
-  if len(methods) < 2:
-    raise ValueError(f"methods: {len(methods)}: two or more are needed.")
+  if not isinstance(methods, tuple) or len(methods) < 2:
+    raise ValueError(f"methods={methods}: a list of two or more is needed.")
   by_levels = [verifiers.of_name(name, Draws)[1] for name in _OF_LEVELS]
-  first = getattr(methods[0], "sampled", None)
   for method in methods:
     pair = getattr(method, "sampled", None)
-    name = getattr(method, "name", repr(method))
     if not isinstance(pair, Pair) or not pair.drafter.calls or (
         pair.drafter.observe is not language_model.observe
-        or pair.drafter.init is not language_model.init
         or pair.drafter.draft_calls or pair.verifier in by_levels):
       raise ValueError(
-          f"methods: {name}: a tree of one draft model is needed, as of "
+          f"methods: {method}: a tree of one draft model is needed, as of "
           "speculative, rsd_s, rsd_c, sequoia, specinfer or spectr, with "
           f"another verification than {' or '.join(_OF_LEVELS)}.")
+    first = methods[0].sampled
     if (pair.verifier, pair.drafter.draws) != (first.verifier,
                                                first.drafter.draws):
-      raise ValueError(f"methods: {methods[0].name} and {name}: the same "
+      raise ValueError(f"methods: {methods[0]} and {method}: the same "
                        "verification is needed, of siblings drawn alike.")

@@ -94,23 +94,22 @@ def test_the_most_expected_tokens_for_their_cost_are_chosen(accepted, done,
       *[None] * 6, done=jnp.array(done), target_cache=None, draft_cache=None,
       carry=adaptive_trees.History(None, jnp.array(accepted, jnp.float32),
                                    jnp.full(2, 40.0)))
-  assert adaptive_trees.by_acceptance(trees, (1, 1.5), None, state) == chosen
+  assert adaptive_trees.by_acceptance(trees, 16, (1, 1.5), None,
+                                      state) == chosen
 
 
 @pytest.mark.parametrize("method", [chain(3), beam(2, 2), dj.methods.sequoia(
     ((2,), (2, 0), (1, 1)))], ids=str)
 def test_counts_are_of_the_tree_that_is_chosen(method):
   """A choice that never changes drafts, scores and accepts as its tree does."""
-  others = [chain(1), method, beam(4, 4)]
-  fixed = a_choice(others, lambda context, state: jnp.int32(1))
-  keep = dict(sampled=None, greedy=verifiers.pair(
-      drafters.adaptive(tuple(x.greedy.drafter for x in others), 4,
-                        lambda context, state: jnp.int32(1)),
-      verifiers.match()))
-  assert fixed.sampled.drafter.layout == tree_lib.free_layout(16, 4, 4)
+  trees = tuple(x.greedy.drafter for x in (chain(1), method, beam(4, 4)))
+  drafter = drafters.adaptive(trees, 4, lambda context, state: jnp.int32(1))
+  assert drafter.layout == tree_lib.free_layout(16, 4, 4)
+  fixed = dj.Method("adaptive", None, verifiers.pair(drafter,
+                                                     verifiers.match()))
   models = tiny.llama_models()
   out, alone = (tiny.generate(x, models, sampling=dj.Sampling(temperature=0))
-                for x in (dj.Method("fixed", **keep), method))
+                for x in (fixed, method))
   np.testing.assert_array_equal(out.tokens, alone.tokens)
   for name in ("target_calls", "draft_calls", "nodes", "emitted"):
     np.testing.assert_array_equal(getattr(out.stats, name),
@@ -118,3 +117,33 @@ def test_counts_are_of_the_tree_that_is_chosen(method):
   steps = np.asarray(out.stats.extra["steps_by_tree"])
   np.testing.assert_array_equal(steps[:, 1], alone.stats.target_calls)
   assert not steps[:, [0, 2]].any()
+
+
+WRONG = [
+    ([chain(2)], {}, r"methods=\(speculative\(2\),\): a list of two"),
+    ([chain(2), dj.methods.autoregressive()], {}, "autoregressive: a tree of"),
+    ([chain(2), dj.methods.opt_tree(4, 2, 2)], {}, "opt_tree.*: a tree of"),
+    ([chain(2), dj.methods.cdsl(2, 2)], {}, "cdsl.*: a tree of"),
+    ([beam(2, 2, "layer")] * 2, {}, "another verification than layer"),
+    ([chain(2), beam(2, 2, "traversal")], {}, "the same verification"),
+    # Of noise that is shared, a fresh draw would not be independent.
+    ([chain(2), chain(2, "shared_gumbel")], {}, "the same verification"),
+    ([chain(1), chain(2)], dict(costs=(1,)), r"costs=\(1,\): one of each of"),
+    ([chain(1), chain(2)], dict(costs=(1, 0)), "costs=0: a number from"),
+    ([chain(1), chain(2)], dict(horizon=0), "horizon=0: a positive integer")]
+
+
+@pytest.mark.parametrize("methods, options, words", WRONG)
+def test_wrong_methods_and_options(methods, options, words):
+  with pytest.raises(ValueError, match=words):
+    make(methods, **options)
+
+
+def test_costs_are_by_parameters_and_nodes():
+  """A drafter of half of the size, in two forwards, and three nodes."""
+  target, draft = (jnp.zeros(size, jnp.float32) for size in (8, 4))
+  context = tiny.types.Context(
+      *[None] * 11).replace(target_params=target, draft_params=draft)
+  tree = dj.methods.sequoia(((2,), (1, 0))).sampled.drafter
+  np.testing.assert_allclose(adaptive_trees.predicted_cost(context, tree),
+                             1 + 3 * 0.02 + 2 * 0.5)
