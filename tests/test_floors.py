@@ -73,7 +73,7 @@ BUDGETS = {
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
     "decoding_jax/kernels": 4359,
-    "decoding_jax/methods": 2602,
+    "decoding_jax/methods": 2605,
     "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
     "decoding_jax/runtime": 1104,

@@ -5,11 +5,11 @@ import functools
 from decoding_jax.methods import rsd_s, speculative
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.speculation.drafters import language_model
-from decoding_jax.types import Draws, Method, Pair
+from decoding_jax.types import Method, Pair
 from decoding_jax.validation import values
 
-# Rules that need the levels of one tree.
-_OF_LEVELS = "layer", "conditional_ot"
+# Rules that need to know no more of a layout than its depth.
+_RULES = "recursive", "traversal", "shared_gumbel"
 _HORIZON = 16
 EXAMPLES = (dict(methods=(speculative(1), speculative(2), rsd_s(3, 2))),
             dict(methods=(speculative(2, "block"), rsd_s(2, 2, "block")),
@@ -33,8 +33,9 @@ def make(methods, costs=None, horizon: int = _HORIZON) -> Method:
   temperature 0 it is another sample in another batch, of the same distribution.
 
   Args:
-    methods: two or more of `speculative`, `rsd_s`, `rsd_c`, `sequoia`,
-      `specinfer` and `spectr`, with the same verification.
+    methods: two or more of `speculative`, `rsd_s`, `rsd_c`, `sequoia` and
+      `specinfer`, all of one verification: recursive, traversal (of chains
+      block) or shared_gumbel.
     costs: time of a step of each, in any unit, as `--method=auto` prints them.
       None: a target forward, 2 % for each node, and for each forward of the
       drafter the bytes of its parameters by the target's.
@@ -73,18 +74,23 @@ def _pair(pairs, costs, horizon) -> Pair:
 def _check(methods):
   if not isinstance(methods, tuple) or len(methods) < 2:
     raise ValueError(f"methods={methods}: a list of two or more is needed.")
-  by_levels = [verifiers.of_name(name, Draws)[1] for name in _OF_LEVELS]
   for method in methods:
     pair = getattr(method, "sampled", None)
     if not isinstance(pair, Pair) or not pair.drafter.calls or (
         pair.drafter.observe is not language_model.observe
-        or pair.drafter.draft_calls or pair.verifier in by_levels):
+        or pair.drafter.draft_calls or pair.verifier not in _verifiers(pair)):
       raise ValueError(
           f"methods: {method}: a tree of one draft model is needed, as of "
-          "speculative, rsd_s, rsd_c, sequoia, specinfer or spectr, with "
-          f"another verification than {' or '.join(_OF_LEVELS)}.")
+          "speculative, rsd_s, rsd_c, sequoia or specinfer, with verification "
+          f"{', '.join(_RULES)}.")
     first = methods[0].sampled
     if (pair.verifier, pair.drafter.draws) != (first.verifier,
                                                first.drafter.draws):
       raise ValueError(f"methods: {methods[0]} and {method}: the same "
                        "verification is needed, of siblings drawn alike.")
+
+
+def _verifiers(pair):
+  draws = [pair.drafter.draws]
+  return [verifiers.of_name(name, draws)[1]
+          for name in verifiers.names(draws) if name in _RULES]

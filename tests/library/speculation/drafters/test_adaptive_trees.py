@@ -53,11 +53,14 @@ def look_back(context, state):
   return (last[0, 0] == 0).astype(jnp.int32)
 
 
-@pytest.mark.parametrize("rule", ["recursive", "traversal", "shared_gumbel"])
-def test_texts_of_one_row_are_exact(rule):
+@pytest.mark.parametrize("methods", [
+    *([chain(1, rule), beam(2, 2, rule)]
+      for rule in ("recursive", "traversal", "shared_gumbel")),
+    [dj.methods.specinfer(2, depth) for depth in (1, 2)]], ids=str)
+def test_texts_of_one_row_are_exact(methods):
   """Costs at which both trees are chosen, and a memory of two steps."""
   target, draft = exactness.random_tables(3)
-  method = make([chain(1, rule), beam(2, 2, rule)], costs=(1, 1.25), horizon=2)
+  method = make(methods, costs=(1, 1.25), horizon=2)
   dj.testing.assert_exact(sampler(method, target, draft), target, rows=40_000)
 
 
@@ -124,7 +127,8 @@ WRONG = [
     ([chain(2), dj.methods.autoregressive()], {}, "autoregressive: a tree of"),
     ([chain(2), dj.methods.opt_tree(4, 2, 2)], {}, "opt_tree.*: a tree of"),
     ([chain(2), dj.methods.cdsl(2, 2)], {}, "cdsl.*: a tree of"),
-    ([beam(2, 2, "layer")] * 2, {}, "another verification than layer"),
+    ([dj.methods.spectr(2, 2)] * 2, {}, "spectr.*: a tree of"),
+    ([beam(2, 2, "layer")] * 2, {}, "verification recursive, traversal"),
     ([chain(2), beam(2, 2, "traversal")], {}, "the same verification"),
     # Of noise that is shared, a fresh draw would not be independent.
     ([chain(2), chain(2, "shared_gumbel")], {}, "the same verification"),
