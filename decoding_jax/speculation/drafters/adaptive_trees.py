@@ -102,9 +102,10 @@ def _init(drafters, context: Context, state: DecodeState) -> DecodeState:
   state = drafters[0].init(context, state)
   none = jnp.zeros(len(state.length), jnp.float32)
   steps = jnp.zeros((len(none), len(drafters)), jnp.int32)
-  return state.replace(carry=History(state.carry, none, none),
-                       stats=state.stats.replace(extra={
-                           **state.stats.extra, "steps_by_tree": steps}))
+  # An estimate of the memory of a carry has no counts.
+  stats = state.stats and state.stats.replace(
+      extra={**state.stats.extra, "steps_by_tree": steps})
+  return state.replace(carry=History(state.carry, none, none), stats=stats)
 
 
 def _propose(drafters, layout, choose, keys, context: Context,

@@ -147,7 +147,7 @@ def test_costs_are_by_parameters_and_nodes():
   """A drafter of half of the size, in two forwards, and three nodes."""
   target, draft = (jnp.zeros(size, jnp.float32) for size in (8, 4))
   context = tiny.types.Context(
-      *[None] * 11).replace(target_params=target, draft_params=draft)
+      *[None] * 12).replace(target_params=target, draft_params=draft)
   tree = dj.methods.sequoia(((2,), (1, 0))).sampled.drafter
   np.testing.assert_allclose(adaptive_trees.predicted_cost(context, tree),
                              1 + 3 * 0.02 + 2 * 0.5)
