@@ -91,8 +91,8 @@ def _formats(pair, entry):
 
 def _their_step(name):
   """Returns tokens that a step of another tool scores, and of its drafts."""
-  method, _, length = name.rstrip(")").partition("(")
-  length = int(length or 0)
+  method, _, sizes = name.rstrip(")").partition("(")
+  length = int(sizes.partition(",")[0] or 0)
   drafts = method in ("assisted", "probabilistic")
   return 1 + length, (1,) * length if drafts else ()
 

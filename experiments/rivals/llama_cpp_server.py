@@ -16,8 +16,6 @@ import xllamacpp
 from experiments.app import peak_memory
 from experiments.rivals import subprocess_server
 
-# Tokens before a token that are compared with the text for a copy.
-_NGRAM = 2
 _TYPES = xllamacpp.common_speculative_type
 
 
@@ -85,16 +83,24 @@ def _assisted(params, request, threads, probabilistic=False):
   params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
   draft = params.speculative.draft
   draft.mparams.path = request["draft"]
-  draft.n_max, draft.n_min, draft.p_min = request["length"], 0, 0.0
+  draft.n_max, draft.n_min = request["length"], 0
+  draft.p_min = request.get("p_min", 0.0)
   draft.probabilistic = probabilistic
   _with_threads(draft, threads)
 
 
 def _lookup(params, request, threads):
+  """Copies `length` tokens after the last `ngram`; `kind` is of the engine."""
   del threads
-  params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-  params.speculative.ngram_simple.size_n = _NGRAM
-  params.speculative.ngram_simple.size_m = request["length"]
+  kind = request.get("kind", "simple")
+  params.speculative.types = [
+      getattr(_TYPES, f"COMMON_SPECULATIVE_TYPE_NGRAM_{kind.upper()}")]
+  options = getattr(params.speculative, f"ngram_{kind}")
+  if kind == "mod":
+    options.n_match, options.n_max, options.n_min = (
+        request["ngram"], request["length"], 1)
+  else:
+    options.size_n, options.size_m = request["ngram"], request["length"]
 
 
 _SETTINGS = {

@@ -54,7 +54,7 @@ def test_entries_take_turns():
       "a", "b", "c"]
   assert [x.name for x in first if x.tool != entries.OURS] == [
       "plain", "compiled", "assisted(2)", "assisted(3)", "assisted(4)",
-      "assisted(5)", "lookup(3)"]
+      "assisted(5)", "lookup(3, ngram=2)"]
   # transformers speculates on one row only.
   assert [x.name for x in second if x.tool != entries.OURS] == [
       "plain", "compiled"]
@@ -380,7 +380,7 @@ def test_bounds_count_the_forwards(folders, tmp_path):
       (tree._replace(name="token_recycling(2, 2)"), 5, 0),
       (_PLAIN, 8, 0), (_PLAIN._replace(name="compiled"), 8, 0),
       (_PLAIN._replace(name="assisted(3)"), 4, 3),
-      (_PLAIN._replace(name="lookup(3)"), 7, 0)):
+      (_PLAIN._replace(name="lookup(3, ngram=2)"), 7, 0)):
     assert bound(_record(entry, 1, 1.0, steps)) == pytest.approx(
         reads(entry, steps, drafts)), entry
   faster = {**_record(_OURS, 1, 1.0, 8), "bandwidth": 2.0}
