@@ -56,7 +56,7 @@ def get_config(presets="default"):
   # Of parameters and activations ("": as saved), and of matrices ("dtype",
   # "bfloat16" or "int8"); the draft's "" is the target's.
   c.dtype = c.draft_dtype = c.draft_weights = ""
-  c.weights = "dtype"
+  c.weights = ""
   # Model that scores texts; another that scores what was written; and whether
   # the first runs on the host, where it may have a tokenizer of its own.
   c.reward, c.second_reward, c.reward_on_host = "harmless-reward", "", False

@@ -2,7 +2,8 @@
 
 # Heads that are trained alike for a comparison, as `head` of configs/train.py.
 HEADS = ("medusa", "hydra", "hydra++", "clover1", "clover", "chimera", "eagle",
-         "fspad", "mtp", "eagle3", "p-eagle", "dflash", "dspark")
+         "fspad", "mtp", "eagle3", "p-eagle", "dflash", "dspark",
+         "domino", "dflash2")
 
 
 def check_preset(name, known):

@@ -47,7 +47,7 @@ def defaults():
   # Of parameters and activations ("": as saved), and of matrices ("dtype",
   # "bfloat16" or "int8"); the draft's "" is the target's.
   c.dtype = c.draft_dtype = c.draft_weights = ""
-  c.weights = "dtype"
+  c.weights = ""
   c.guide = ""  # Such as "contrastive(0.1, 0.5)", --guide of generate.
 
   # Experiment -> point -> methods; which of these to run, all if empty.

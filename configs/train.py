@@ -67,11 +67,10 @@ def _model():
       # `experiments.training.head_objectives.KINDS`.
       head="",
       head_depth=4,           # levels that it drafts
-      # Of dflash and dspark: layers, and the rank of dspark's Markov bias; 0
-      # for 2 and 64.
+      # Of block heads: layers, and dspark's Markov rank; 0 for 2 and 64.
       head_layers=0, head_rank=0,
-      # Of eagle3, dflash and dspark: the most frequent tokens alone, which the
-      # target's output layer distinguishes; 0: all tokens.
+      # Of eagle3, p-eagle and block heads: the most frequent tokens alone,
+      # which the target's output layer distinguishes; 0: all tokens.
       head_vocab=0,
       masked=False,           # whether a masked-diffusion model is trained
       masked_suffix=0,        # masks at the end; 0: at random

@@ -9,7 +9,7 @@ import typing
 
 from decoding_jax import lazy, methods, rewards
 from decoding_jax.generate import generate, stream
-from decoding_jax.loop import begin, Info, result, Run, step
+from decoding_jax.loop import begin, extend, Info, result, Run, step
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
@@ -33,7 +33,7 @@ __all__ = [
     "HIDDEN_STATES", "Head", "Info", "LanguageModel", "Layout",
     "LogitsProcessor", "Method", "Pair", "Reward", "Run", "Sampling", "Seen",
     "Stats", "Verdict", "Verifier", "aprad", "asap", "begin", "canvas",
-    "constraints", "dccd", "drawing", "generate", "methods", "pair",
+    "constraints", "dccd", "drawing", "extend", "generate", "methods", "pair",
     "processors", "result", "rewards", "step", "stream", "testing",
 ]
 

@@ -138,16 +138,14 @@ def _cache_bytes(model, rows, slots, num_shared):
     return 0  # The prefill says what is wrong, of the target first.
 
 
-def limiting_draft(method: Method, draft):
+def limiting_draft(decoders, draft):
   """Returns a drafter whose context window limits texts, or None. What a pair's
   model drafts never changes the distribution, so that it may draft past its
   window; other decoders use a drafter for more."""
-  for program in (method.sampled, method.greedy):
-    decoder = tree_decoder.as_decoder(program)
-    if decoder is not None and decoder.needs_draft and (
-        isinstance(draft, Head) or not isinstance(program, Pair)):
-      return draft
-  return None
+  limits = any(x.needs_draft and (isinstance(draft, Head)
+                                  or x.step_with_tree is None)
+               for x in decoders)
+  return draft if limits else None
 
 
 def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
@@ -182,6 +180,17 @@ def check_temperature(method: Method, greedy, temperature):
     raise ValueError(
         f"sampling.temperature={temperature}: method {method.name} decodes at "
         f"{'temperatures above' if greedy else 'temperature'} 0 only.")
+
+
+def check_top(count, method: Method, decoder, target: LanguageModel) -> bool:
+  """Checks `top_log_probs`; returns whether any are wanted."""
+  if not values.is_integer(count) or not 0 <= count <= target.vocab_size:
+    raise ValueError(f"top_log_probs={count!r}: an integer from 0 to "
+                     f"{target.vocab_size}, the vocabulary, is needed.")
+  if count and decoder.step_with_tree is None:
+    raise ValueError(f"top_log_probs={count}: method {method.name} drafts no "
+                     "tree; autoregressive and methods that do have them.")
+  return count > 0
 
 
 def check_reward(method: Method, batch, reward: Reward | None, reward_params,

@@ -32,7 +32,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              reward: Optional[Reward] = None, reward_params: Params = None,
              constraints=None, rows: Optional[int] = None,
              prefill_chunk: Optional[int] = None,
-             shared_prefix=None) -> Generation:
+             shared_prefix=None, top_log_probs: int = 0) -> Generation:
   """Continues prompts; by most methods with the distribution of the target.
 
   Two compiled programs. The prefill serves all methods; the other, a single
@@ -80,6 +80,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       and values are kept once for all rows, and read once a forward
       (arXiv 2402.05099). A draft model that cannot share, and a head, keep them
       in each row.
+    top_log_probs: K, the most probable tokens wanted at each position, see
+      `Generation`; of methods that draft trees or chains, and autoregressive.
 
   Returns:
     A `Generation`.
@@ -101,7 +103,7 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1, method: Method,
            reward: Optional[Reward] = None, reward_params: Params = None,
            constraints=None, rows: Optional[int] = None,
            prefill_chunk: Optional[int] = None,
-           shared_prefix=None) -> Iterator[Generation]:
+           shared_prefix=None, top_log_probs: int = 0) -> Iterator[Generation]:
   """Continues prompts, and tells after a few steps what there is so far.
 
   Texts and the other arguments as in `generate`; no argument may be traced.

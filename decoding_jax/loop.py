@@ -4,6 +4,7 @@
     while not run.done.all():
       run, info = dj.step(run)         # info.tree, info.verdict, info.tokens
     out = dj.result(run)               # as dj.generate(key, prompts, ...)
+    run = dj.extend(run, tokens, lengths)  # a chat's next message; go on
 
 `dj.generate` and `dj.stream` are the same steps in one compiled loop.
 """
@@ -20,8 +21,11 @@ from decoding_jax import argument_checks
 from decoding_jax import kernels
 from decoding_jax import programs
 from decoding_jax import sampling as sampling_lib
+from decoding_jax.kernels import random
 from decoding_jax.rewards import text_reward
-from decoding_jax.runtime import prefill as prefill_lib
+from decoding_jax.runtime import cache as cache_lib, continuous_batching
+from decoding_jax.runtime import prefill as prefill_lib, token_buffer
+from decoding_jax.runtime import top_log_probs as top_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Array, Context, DecodeState, Decoder, DraftTree,
                                 Generation, Head, LanguageModel, Method, NONE,
@@ -53,6 +57,7 @@ class Request:
   rows: Optional[int] = None
   prefill_chunk: Optional[int] = None
   shared_prefix: Any = None
+  top_log_probs: int = 0
 
 
 @flax.struct.dataclass
@@ -109,7 +114,7 @@ def begin(key, prompts, prompt_lengths, *, method: Method,
           draft_sampling: Optional[sampling_lib.Sampling] = None,
           eos_id: int | Sequence[int] | None = None,
           reward: Optional[Reward] = None, reward_params: Params = None,
-          constraints=None, shared_prefix=None) -> Run:
+          constraints=None, shared_prefix=None, top_log_probs: int = 0) -> Run:
   """Checks all arguments and prefills the caches, in their full size.
 
   Arguments and errors as in `generate`.
@@ -177,6 +182,81 @@ def result(run: Run) -> Generation:
   return generation(run.context, run.state, run.steps)
 
 
+def extend(run: Run, tokens, lengths) -> Run:
+  """Adds prompt tokens after texts, of which no cached token is read again.
+
+  A row with more tokens begins anew, ended or not: its result is that of
+  `begin(run.state.keys, texts, ...)`, of the returned run's keys, where the
+  prompt is its text so far and these tokens. So `max_new_tokens` more may
+  follow, and statistics and log-probabilities count from there. What a drafter
+  gathers of a prompt, such as a table or what a head has read, is made anew.
+
+  Prompts of `begin` are padded to the longest text to come, answers included:
+  all later calls are then one program, as far as T is the same.
+
+  Args:
+    run: of `begin`, `step` or `extend`; it is left unchanged.
+    tokens: `[B, T]` int32, right-padded.
+    lengths: `[B]` int32, in 0..T; a row of 0 stays as it is.
+
+  Returns:
+    A `Run` before the next step; its `steps` go on.
+
+  Raises:
+    ValueError: for arguments that do not fit, for a text and its tokens that
+      are longer than the P of `begin` or, with `max_new_tokens`, than a model's
+      window; and for models with recurrent layers, if the method is no pair of
+      drafter and verifier.
+  """
+  decoder, context = run.decoder, run.context
+  tokens, lengths = (values.array(name, x) for name, x in (
+      ("tokens", tokens), ("lengths", lengths)))
+  prompts_lib.check(tokens, lengths, context.target.vocab_size,
+                    _extra_ids(context.target, context.draft), least=0,
+                    names=("tokens", "lengths"))
+  room = context.prompts.shape[1]
+  longest = prompts_lib.check_room(run.lengths, lengths, room)
+  new = run.tokens.shape[1] - room
+  argument_checks.check_budget(longest, new, context.target,
+                               argument_checks.limiting_draft(
+                                   [decoder], context.draft))
+  context = context.replace(draft=_within_window(context.draft, longest + new))
+  state, prompts, ends = _extend(decoder, context, run.state,
+                                 tokens.astype(jnp.int32),
+                                 lengths.astype(jnp.int32))
+  return run.replace(state=state, context=context.replace(
+      prompts=prompts, prompt_lengths=ends))
+
+
+@functools.partial(programs.jit, static_argnums=(0,))
+def _extend(decoder: Decoder, context: Context, state: DecodeState, tokens,
+            lengths):
+  """Returns the state of longer prompts, these `[B, P]`, and their lengths."""
+  (batch, room), more = context.prompts.shape, lengths > 0
+  texts = token_buffer.append(state.tokens, state.length, tokens, lengths)
+  ends = jnp.where(more, state.length + lengths, context.prompt_lengths)
+  longer = context.replace(prompt_lengths=ends, prompts=_without_padding(
+      jnp.where(more[:, None], texts[:, :room], context.prompts), ends))
+  size = prefill_lib.chunks(tokens.shape[1] + 1, prefill_lib.CHUNK)[1]
+
+  def read(model, params, cache):
+    if decoder.step_with_tree is None:  # It may hold drafts that were refused.
+      cache = cache_lib.rewind(cache, jnp.minimum(
+          cache.length, state.length - 1))
+    return prefill_lib.read_rest(size, model, params, cache, longer.prompts,
+                                 jnp.where(more, ends, 0))
+
+  caches = [read(*model, cache) for model, cache in zip(
+      _models(decoder, context), (state.target_cache, state.draft_cache))]
+  # A word of its own, of which no step or position is the number.
+  keys = jax.vmap(random.fold_in)(state.keys, jnp.uint32(2**31) + ends.astype(
+      jnp.uint32))
+  fresh = first_state(decoder, state.tokens.shape[1] - room, longer,
+                      (*caches, None)[:2], keys)
+  rows = jnp.where(more, jnp.arange(batch), batch)
+  return (continuous_batching.put(state, rows, fresh), longer.prompts, ends)
+
+
 def prepare(request: Request) -> tuple[Decoder, Context, Array]:
   """Checks all arguments; returns the decoder, the context, keys `[B]`."""
   method, target, draft = request.method, request.target, request.draft
@@ -202,7 +282,10 @@ def prepare(request: Request) -> tuple[Decoder, Context, Array]:
       reward_params=request.reward_params,
       constraints=jax.tree.map(jnp.asarray, request.constraints),
       num_shared=num_shared)
-  return tree_decoder.decoder_of(method, warper.greedy), context, keys
+  decoder = tree_decoder.decoder_of(method, warper.greedy)
+  if argument_checks.check_top(request.top_log_probs, method, decoder, target):
+    decoder = top_lib.recorded(decoder, int(request.top_log_probs))
+  return decoder, context, keys
 
 
 def _prompts(request: Request):
@@ -210,19 +293,26 @@ def _prompts(request: Request):
   target, draft = request.target, request.draft
   prompts = values.array("prompts", request.prompts)
   lengths = values.array("prompt_lengths", request.prompt_lengths)
-  prompts_lib.check(prompts, lengths, target.vocab_size, min(
-      getattr(model, "extra_ids", 0) for model in (target, draft or target)))
+  prompts_lib.check(prompts, lengths, target.vocab_size,
+                    _extra_ids(target, draft))
   if request.shared_prefix is None:
     return prompts, lengths, 0
   num_shared = prompts_lib.check_shared(request.shared_prefix, target, draft)
   return *prompts_lib.after(request.shared_prefix, prompts, lengths), num_shared
 
 
+def _extra_ids(target, draft):
+  """Returns how many ids of vectors a prompt may have."""
+  return min(getattr(model, "extra_ids", 0) for model in (
+      target, draft or target))
+
+
 def _check(request: Request, prompts, length):
   """Checks what the method needs of the other arguments."""
   method, target, draft = request.method, request.target, request.draft
   argument_checks.check_budget(length, request.max_new_tokens, target,
-                               argument_checks.limiting_draft(method, draft))
+                               argument_checks.limiting_draft(
+                                   tree_decoder.decoders(method), draft))
   argument_checks.check_params(target, request.target_params, draft,
                                request.draft_params)
   argument_checks.check_eos(request.eos_id, target.vocab_size)
@@ -341,7 +431,8 @@ def generation(context: Context, state: DecodeState, steps) -> Generation:
   if context.reward is not None:
     value = text_reward.value_of_text(context, state.tokens, state.length)
     stats = stats.replace(extra={**stats.extra, "reward": value})
-  return Generation(state.tokens, state.length, state.log_probs, stats, steps)
+  return Generation(state.tokens, state.length, state.log_probs, stats, steps,
+                    *(state.top or ()))
 
 
 @jax.jit

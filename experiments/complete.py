@@ -12,10 +12,11 @@ first, on the first prompts and `--batch` rows, and chooses the fastest method.
 numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
 `finish`: "stop" at a token that ends texts, or where `--stop` or a grammar lets
 nothing else follow; "length" at the budget; or "too_long" for a prompt that
-leaves no room for a text; `log_prob` by the
-target; and `target_calls`. A run that is killed resumes where it was; texts
-depend neither on that nor on the batch, but for samples of `shared_budget`,
-whose rows share nodes.
+leaves no room for a text; `log_prob` by the target; `target_calls`; and with
+`--top_log_probs=5` also `token_ids`, their `log_probs`, and in `top` the 5 most
+probable tokens at each. A run that is killed resumes where it was; texts depend
+neither on that nor on the batch, but for samples of `shared_budget`, whose rows
+share nodes.
 """
 
 import pathlib
@@ -25,6 +26,8 @@ import jax
 import numpy as np
 import tqdm
 
+from decoding_jax import argument_checks
+from decoding_jax.speculation import tree_decoder
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import method_specs
@@ -70,6 +73,11 @@ _PREFILL_CHUNK = flags.DEFINE_integer(
     lower_bound=0)
 _NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts per prompt.",
                                     lower_bound=1)
+_TOP = flags.DEFINE_integer(
+    "top_log_probs", 0, "Most probable tokens to record at each position: "
+    "results then have token_ids, log_probs and top, pairs of a token and its "
+    "log-probability by the target at temperature 1, nothing cut off.",
+    lower_bound=0)
 _BUCKETS = flags.DEFINE_integer(
     "buckets", 4, "Most lengths that prompts are padded to; a program is "
     "compiled for each.",
@@ -100,6 +108,9 @@ def main():
     model_pair.check(method, pair, prompt_length,
                      generation_flags.MAX_NEW_TOKENS.value,
                      generation_flags.sampling())
+    with launch.user_errors(ValueError):
+      argument_checks.check_top(_TOP.value, method, tree_decoder.decoder_of(
+          method, not generation_flags.sampling().temperature), pair.target)
   size = max(_BATCH.value, _QUEUE.value)
   max_rows = batches.max_rows(
       _BATCH.value, len(prompts) * _NUM_SAMPLES.value, size > _BATCH.value)
@@ -201,7 +212,7 @@ def _decoded(method, pair, batch, rows):
       pair, keys, prompts, lengths, method=method,
       max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
       sampling=generation_flags.sampling(), eos_id=pair.eos_id,
-      rows=_BATCH.value, prefill_chunk=_PREFILL_CHUNK.value))
+      rows=_BATCH.value, prefill_chunk=_PREFILL_CHUNK.value, **_top_argument()))
   out = jax.tree.map(np.asarray, out)
   texts = batching.decode(pair.tokenizer, out, lengths)
   written = [row[start:end] for row, start, end in zip(
@@ -213,7 +224,22 @@ def _decoded(method, pair, batch, rows):
            "finish": "stop" if ended[k] else "length",
            "text": texts[k], "tokens": len(tokens),
            "log_prob": float(out.log_probs[k].sum()),
-           "target_calls": int(out.stats.target_calls[k])}
+           "target_calls": int(out.stats.target_calls[k]),
+           **(_top(out, k, lengths[k]) if _TOP.value else {})}
+
+
+def _top_argument():
+  """Returns `top_log_probs`, where it is wanted, by its name."""
+  return {_TOP.name: _TOP.value} if _TOP.value else {}
+
+
+def _top(out, row, start):
+  """Returns the fields of `--top_log_probs`, an entry for each token."""
+  at = row, slice(int(start), int(out.lengths[row]))
+  return {"token_ids": out.tokens[at].tolist(),
+          "log_probs": out.log_probs[at].tolist(),
+          "top": [list(map(list, zip(*pair))) for pair in zip(
+              out.top_tokens[at].tolist(), out.top_log_probs[at].tolist())]}
 
 
 def _ended(pair, texts):
@@ -234,7 +260,8 @@ def _settings(method, pair, prompts):
       "draft": model_flags.DRAFT.value,
       "prompts": prompt_tasks.fingerprint(prompt_tasks.Examples(prompts)),
       "num_samples": _NUM_SAMPLES.value, "eos_id": list(pair.eos_id or ()),
-      **generation_flags.settings(), **constraint_flags.settings()}
+      **generation_flags.settings(), **constraint_flags.settings(),
+      **_top_argument()}
 
 
 def _statistics(method, records, device):

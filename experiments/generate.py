@@ -15,6 +15,8 @@ drafts and accepts, `--tree_svg=trees.svg` draws it.
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
       --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
       --draft=hub:HuggingFaceTB/SmolLM2-135M-Instruct
+
+Without `--prompt` it answers lines of the standard input, message by message.
 """
 
 import functools
@@ -30,6 +32,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.flags import chat
 from experiments.flags import constraint_flags
 from experiments.flags import display_flags
 from experiments.flags import generation_flags
@@ -61,6 +64,9 @@ def main():
   budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
   methods = generation_flags.methods(1, pair.draft, reward_flags.given())
+  if prompt_flags.CHAT.value and not _PROMPT.present:
+    chat.converse(pair, methods)
+    return
   prompt = prompt_flags.encode(_PROMPT.value, pair.tokenizer,
                                model_flags.TARGET.value)
   prompt_length = _padded_length(len(prompt), budget, pair)

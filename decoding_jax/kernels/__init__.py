@@ -16,7 +16,7 @@ from decoding_jax.kernels.dot_product_attention import Span
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
 from decoding_jax.kernels.elementwise import add, swiglu
 from decoding_jax.kernels.gumbel import gumbel_top_k, top_k
-from decoding_jax.kernels.linear import matmul, matmuls
+from decoding_jax.kernels.linear import dequantized, matmul, matmuls
 from decoding_jax.kernels.mesh_axes import (is_split, split_by_compiler,
                                             SplitSlots)
 from decoding_jax.kernels.norms import log_normalizer, rms_norm
@@ -24,7 +24,8 @@ from decoding_jax.kernels.random import threefry_hashes
 
 __all__ = [
     "Span", "SplitSlots", "add", "attention", "available", "commit",
-    "compile_for", "compiler_options", "cores", "empty_like", "gumbel_top_k",
+    "compile_for", "compiler_options", "cores", "dequantized", "empty_like",
+    "gumbel_top_k",
     "host_device", "is_cpu", "is_split", "is_tracing", "log_normalizer",
     "matmul", "matmuls", "prepare", "reads_slices", "rms_norm", "soft_cap",
     "split_by_compiler", "swiglu", "take_along", "threefry_hashes", "top_k",

@@ -1,4 +1,4 @@
-"""Products of activations with weights of 32, 16 or 8 bits."""
+"""Products of activations with weights of 32, 16, 8 or 4 bits."""
 
 import functools
 
@@ -24,21 +24,52 @@ def matmul(x, weights, scale=None):
   return matmuls(x, (weights,), None if scale is None else (scale,))[0]
 
 
-def matmuls(x, weights, scales=None, sliced=False, dtype=jnp.float32):
+def matmuls(x, weights, scales=None, sliced=False, dtype=jnp.float32,
+            least=None):
   """Returns a tuple of products of the same activations, rounded to `dtype`;
   see `matmul`. `sliced` says that weights are slices of larger arrays, by the
-  number of an iteration: a TPU converts them where it reads them."""
+  number of an iteration: a TPU converts them where it reads them. Weights in
+  groups have scales, and may have `least`, `[out, groups]` each: they are
+  multiplied as `dequantized` in the type of `x`."""
   tokens = x.reshape(-1, x.shape[-1])
-  found = _matmuls(tokens, tuple(weights), tuple(scales or ()), sliced=sliced,
-                   dtype=jnp.dtype(dtype))
+  found = _matmuls(tokens, tuple(weights), tuple(scales or ()),
+                   tuple(least or ()), sliced=sliced, dtype=jnp.dtype(dtype))
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
 
 
-def _reference(x, weights, scales, *, sliced, dtype):
+def dequantized(values, scales, least, dtype):
+  """Returns `values * scales + least` `[..., out, in]`, computed in float32.
+
+  Inputs are in groups of one size, with scales `[..., out, groups]` and the
+  same of `least`, or None. Values are int8; or uint8 `[..., out, in / 2]`, 16
+  bytes for 32 inputs: a byte has one of the first 16 in its lower half, and the
+  one 16 later in its upper half, as blocks of GGUF's Q4_0 have them.
+  """
+  if values.dtype == jnp.uint8:
+    bytes_ = values.reshape(*values.shape[:-1], -1, 16)
+    values = jnp.concatenate([bytes_ & 15, bytes_ >> 4], -1)
+  grouped = values.reshape(*scales.shape, -1).astype(jnp.float32)
+  grouped *= scales[..., None].astype(jnp.float32)
+  if least is not None:
+    grouped += least[..., None].astype(jnp.float32)
+  return grouped.reshape(*scales.shape[:-1], -1).astype(dtype)
+
+
+def _reference(x, weights, scales, least, *, sliced, dtype):
+  if _in_groups(scales, least):
+    # The barrier keeps XLA from making all weights ahead of a loop.
+    x, *groups = jax.lax.optimization_barrier((x, weights, scales, least))
+    weights = [dequantized(*group, x.dtype) for group in zip(
+        *groups[:2], least and groups[2] or [None] * len(weights))]
+    scales = ()
   ys = [_product(x, w, sliced) for w in weights]
   if scales:
     ys = [y * scale[:, 0][None] for y, scale in zip(ys, scales)]
   return tuple(y.astype(dtype) for y in ys)
+
+
+def _in_groups(scales, least):
+  return bool(least) or any(scale.shape[1] > 1 for scale in scales)
 
 
 def _product(x, weights, sliced):

@@ -137,7 +137,7 @@ def _start(context: Context, keys, start, queue: _Queue) -> _Queue:
   # The row's part of the caches is where it belongs.
   bare = lambda state: state.replace(target_cache=None, draft_cache=None)
   return queue.replace(
-      state=_put(bare(state), row, bare(fresh)).replace(
+      state=put(bare(state), row, bare(fresh)).replace(
           target_cache=caches[0], draft_cache=caches[1]),
       joins=queue.joins.at[row].set(False))
 
@@ -222,7 +222,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
     fresh = begin(_take(context, new), keys[new])
     # What lies outside is not written.
     places = jnp.where(valid, places, rows)
-    return (_put(state, places, fresh),
+    return (put(state, places, fresh),
             members.at[places].set(new, mode="drop"),
             taken + valid.sum(dtype=jnp.int32))
 
@@ -271,7 +271,7 @@ def _take(context: Context, rows) -> Context:
       ("warper", "draft_warper", "prompts", "prompt_lengths", "constraints")})
 
 
-def _put(state: DecodeState, rows, fresh: DecodeState) -> DecodeState:
+def put(state: DecodeState, rows, fresh: DecodeState) -> DecodeState:
   """Replaces some rows of a state; those beyond the last are left out."""
   def put(x, y):
     if isinstance(x, Cache):

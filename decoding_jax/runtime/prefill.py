@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import programs
+from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Block, Cache, LanguageModel
 from decoding_jax.validation import values
@@ -97,6 +98,31 @@ def extend(model: LanguageModel, params, cache: Cache, tokens, count) -> Cache:
   block = _score(model, params, tokens, cache.length[:, None] + order, cache)
   return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
                           count)
+
+
+def read_rest(size, model: LanguageModel, params, cache: Cache, prompts,
+              lengths) -> Cache:
+  """Reads what a cache lacks of the first `lengths - 1` of prompts `[B, P]`,
+  `size` tokens of a row at once, and does what is done after a prompt."""
+  def fit(slots):
+    return lambda x, _, axis: jax.lax.pad(x, jnp.zeros((), x.dtype), [
+        (0, slots if i == axis else 0, 0) for i in range(x.ndim)])
+
+  def rest(cache):
+    return jnp.maximum(lengths - 1 - cache.length, 0)
+
+  def step(cache):
+    columns = cache.length[:, None] + jnp.arange(size)[None]
+    tokens = buffers.take_along(prompts, jnp.minimum(
+        columns, prompts.shape[1] - 1), axis=1)
+    return extend(model, params, cache, tokens, jnp.minimum(rest(cache), size))
+
+  # Rows that lack nothing have as much written after their ends, too.
+  resized = lambda cache, slots: cache_lib.with_arrays(
+      cache, cache_lib.map_arrays(fit(slots), cache))
+  cache = resized(jax.lax.while_loop(
+      lambda cache: rest(cache).any(), step, resized(cache, size)), -size)
+  return model.after_prompt(params, cache) if model.after_prompt else cache
 
 
 def chunks(width: int, chunk: int) -> tuple[int, int]:

@@ -78,7 +78,7 @@ def append(buffer, length, values, count):
 def result(state: DecodeState):
   """Returns each row's text and counts, by name."""
   return {"tokens": state.tokens, "log_probs": state.log_probs,
-          "length": state.length, "stats": state.stats}
+          "length": state.length, "stats": state.stats, "top": state.top}
 
 
 def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:

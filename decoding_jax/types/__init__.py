@@ -209,6 +209,7 @@ class DecodeState:
     stats: counts so far.
     carry: what else the decoder or drafter carries, a tree of arrays with rows
       first, and of `Cache`s; None for nothing.
+    top: `top_tokens` and `top_log_probs` of `Generation`, a pair; or None.
   """
   keys: Array
   step: Array
@@ -221,6 +222,7 @@ class DecodeState:
   draft_cache: Optional[Cache]
   stats: Optional[Stats] = None
   carry: Any = None
+  top: Optional[tuple[Array, Array]] = None
 
 
 @flax.struct.dataclass
@@ -235,9 +237,16 @@ class Generation:
       0 at the prompt and after the length.
     stats: counts per row.
     steps: `[]` int32, steps of the loop.
+    top_tokens: `[B, P + max_new_tokens, K]` int32, the K most probable tokens
+      at each generated token, the most probable first; PAD elsewhere. None
+      unless `top_log_probs` was asked for.
+    top_log_probs: float32 of the same shape, of these tokens, by the same
+      distribution as `log_probs`; 0 elsewhere, or None.
   """
   tokens: Array
   lengths: Array
   log_probs: Array
   stats: Stats
   steps: Optional[Array] = None
+  top_tokens: Optional[Array] = None
+  top_log_probs: Optional[Array] = None

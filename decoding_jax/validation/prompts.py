@@ -7,34 +7,54 @@ import numpy as np
 from decoding_jax.validation import values
 
 
-def check(prompts, prompt_lengths, vocab_size, extra_ids=0):
+def check(prompts, prompt_lengths, vocab_size, extra_ids=0, *, least=1,
+          names=("prompts", "prompt_lengths")):
   """Raises ValueError for wrong shapes, types, lengths or token ids."""
-  for name, x, ndim in (("prompts", prompts, 2),
-                        ("prompt_lengths", prompt_lengths, 1)):
+  for name, x, ndim in zip(names, (prompts, prompt_lengths), (2, 1)):
     if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
       raise ValueError(f"{name} has shape {x.shape} and type {x.dtype}: "
                        f"integers with {ndim} axes are needed.")
   batch, width = prompts.shape
   if prompt_lengths.shape != (batch,) or not batch or not width:
     raise ValueError(
-        f"prompts has shape {prompts.shape} and prompt_lengths "
+        f"{names[0]} has shape {prompts.shape} and {names[1]} "
         f"{prompt_lengths.shape}: [B, P] and [B] are needed, neither empty.")
   lengths, tokens = _values(prompt_lengths), _values(prompts)
   if lengths is None or tokens is None:
     return
-  wrong = (lengths < 1) | (lengths > width)
+  wrong = (lengths < least) | (lengths > width)
   if wrong.any():
     row = int(np.argmax(wrong))
-    raise ValueError(f"prompt_lengths[{row}]={lengths[row]}: 1 to {width}, the "
-                     "width of prompts, is needed.")
+    raise ValueError(f"{names[1]}[{row}]={lengths[row]}: {least} to {width}, "
+                     f"the width of {names[0]}, is needed.")
   known = vocab_size + extra_ids
   wrong = (np.arange(width) < lengths[:, None]) & (
       (tokens < 0) | (tokens >= known))
   if wrong.any():
     row, column = np.argwhere(wrong)[0]
     also = " with the extra_ids of all models" if extra_ids else ""
-    raise ValueError(f"prompts[{row}, {column}]={tokens[row, column]}: 0 to "
-                     f"{known - 1}, the target's vocabulary{also}, is needed.")
+    raise ValueError(
+        f"{names[0]}[{row}, {column}]={tokens[row, column]}: 0 to {known - 1}, "
+        f"the target's vocabulary{also}, is needed.")
+
+
+def check_room(text_lengths, lengths, room) -> int:
+  """Returns the tokens of the longest text with `lengths [B]` more; ValueError
+  if that is above `room`. 0 if unknown, or where no row has more."""
+  if text_lengths.shape != lengths.shape:
+    raise ValueError(f"lengths has shape {lengths.shape}: one for each of "
+                     f"{len(text_lengths)} rows is needed.")
+  texts, more = _values(text_lengths), _values(lengths)
+  if texts is None or more is None:
+    return 0
+  ends = np.where(more > 0, texts + more, 0)
+  row = int(np.argmax(ends))
+  if ends[row] > room:
+    raise ValueError(
+        f"lengths[{row}]={more[row]}: after {texts[row]} tokens these are "
+        f"{ends[row]}, and a run has room for {room}, the width of the prompts "
+        "of dj.begin: pad these to the longest text.")
+  return int(ends[row])
 
 
 def check_shared(shared_prefix, target, draft) -> int:

@@ -11,6 +11,7 @@ import ml_collections
 import numpy as np
 
 from decoding_jax import argument_checks
+from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import own_code
@@ -227,8 +228,8 @@ def room(config, pair):
 def positions(pair, max_new_tokens, method=None):
   """Returns the positions that the models leave for a prompt, or infinity."""
   # Without a `method` a prompt stays within the drafter's window.
-  draft = (argument_checks.limiting_draft(method, pair.draft) if method
-           else pair.draft)
+  draft = (argument_checks.limiting_draft(
+      tree_decoder.decoders(method), pair.draft) if method else pair.draft)
   return min((model.max_length - max_new_tokens
               for model in (pair.target, draft)
               if model and model.max_length), default=math.inf)

@@ -197,10 +197,14 @@ def needs_draft(method) -> bool:
 def architecture(name, dtype="", weights=quantization.DTYPE):
   """Returns a model's `transformer.Config`; no parameter is read."""
   # `dtype` "" is the file's; layers are scanned as `--scan_layers` says.
-  config = checkpoints.architecture(launch.model_folder(name))
+  folder = launch.model_folder(name)
+  config = checkpoints.architecture(folder)
+  stored = weights == quantization.STORED
+  if stored and not checkpoints.stored_in_groups(folder):
+    stored, weights = False, quantization.DTYPE
   return dataclasses.replace(config, dtype=dtype or config.dtype,
                              weights=weights,
-                             scan_layers=scans_layers(config))
+                             scan_layers=not stored and scans_layers(config))
 
 
 def scans_layers(config) -> bool:

@@ -25,6 +25,7 @@ from experiments.devices import shared_prefix
 from models import checkpoints
 from models import transformer
 from models.text import vocab_alignment
+from models.transformer import quantization
 from models.transformer import sharding
 
 _MESH = flags.DEFINE_string(
@@ -178,7 +179,11 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   # A head on the target's features is replicated, with what it keeps. `read` is
   # `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
   groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
-  placing, source = _place_of(groups[0], read), pair.source
+  # Groups of weights are not split: the same numbers are, in the model's type.
+  source = pair.source._replace(weights=tuple(
+      quantization.DTYPE if x == quantization.STORED else x
+      for x in pair.source.weights))
+  pair, placing = pair._replace(source=source), _place_of(groups[0], read)
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = placing.model(transformer.with_features(config, pair.kept) if pair.kept

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from decoding_jax import argument_checks
+from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
@@ -85,18 +86,19 @@ def device_text(mesh) -> str:
   return f"{count}{devices[0].device_kind}"
 
 
-def open_pair(target, draft, dtype="", draft_dtype="",
-              weights=quantization.DTYPE, draft_weights=""):
+def open_pair(target, draft, dtype="", draft_dtype="", weights="",
+              draft_weights=""):
   """Opens a target and what drafts for it; parameters are shapes."""
   # `draft` is a name as in `drafts.parse`. `dtype`, `draft_dtype`: "" as saved;
-  # `draft_dtype` "" is the target's. `draft_weights` "": 8 bits where a
-  # head is saved in them, else `weights`. The distribution that is preserved is
-  # the target's in this type and format. A draft model with another tokenizer
-  # drafts the tokens that both have; a warning says how many.
+  # `draft_dtype` "" is the target's. `weights` "": as stored on a CPU, that has
+  # kernels for it. `draft_weights` "": 8 bits where a head is saved in them,
+  # else `weights`. The distribution that is preserved is the target's in this
+  # type and format. A draft model with another tokenizer drafts the tokens that
+  # both have; a warning says how many.
   for field, value, allowed in (
       ("dtype", dtype, ("", *transformer.DTYPES)),
       ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
-      ("weights", weights, quantization.WEIGHTS),
+      ("weights", weights, ("", *quantization.WEIGHTS)),
       ("draft_weights", draft_weights, ("", *quantization.WEIGHTS))):
     if value not in allowed:
       raise launch.UserError(f"{field}={value!r} is not one of "
@@ -104,10 +106,12 @@ def open_pair(target, draft, dtype="", draft_dtype="",
   draft = drafts.parse(draft)
   draft.check_types(draft_kind.Source(target, (dtype, draft_dtype),
                                       (weights, draft_weights)))
+  _check_devices()
+  weights = weights or (quantization.STORED if kernels.available()
+                        else quantization.DTYPE)
   source = draft_kind.Source(
       target, (dtype, draft_dtype or dtype),
       (weights, draft_weights or draft.saved_weights(target) or weights))
-  _check_devices()
   folder = launch.model_folder(target)
   with launch.user_errors(OSError, ValueError):
     tokenizer = tokenizers.load(folder)
@@ -172,7 +176,8 @@ def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
     argument_checks.check_models(method, pair.target, pair.draft)
     argument_checks.check_budget(
         prompt_length, max_new_tokens, pair.target,
-        argument_checks.limiting_draft(method, pair.draft))
+        argument_checks.limiting_draft(tree_decoder.decoders(method),
+                                       pair.draft))
     warper = sampling_lib.make_warper(sampling, 1, pair.target.vocab_size)
     argument_checks.check_temperature(method, warper.greedy,
                                       sampling.temperature)

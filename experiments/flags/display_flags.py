@@ -50,23 +50,27 @@ def shows_trees() -> bool:
   return _SHOW.value or bool(_SVG.value)
 
 
-def check(methods, sampling) -> None:
-  """Raises `UserError` unless the flags fit the methods and each other."""
+def check(methods, sampling, streams="") -> None:
+  """Raises `UserError` unless the flags fit the methods and each other.
+
+  `streams` names what streams the text, if it is another flag than --stream.
+  """
+  streams = streams or ("--stream" if STREAM.value else "")
   trees = shows_trees() and ("--show_tree" if _SHOW.value else "--tree_svg")
   other = next((x.name for x in methods if not isinstance(
       x.sampled if sampling.temperature else x.greedy, dj.Pair)), "")
   folder = pathlib.Path(_SVG.value).absolute().parent
   for is_wrong, problem in (
-      (STREAM.value and other,
-       f"--stream: the text of method {other} is only known at its end."),
-      (trees and STREAM.value,
-       f"{trees} and --stream: either trees or the text is shown while it "
+      (streams and other,
+       f"{streams}: the text of method {other} is only known at its end."),
+      (trees and streams,
+       f"{trees} and {streams}: either trees or the text is shown while it "
        "grows."),
       (trees and other, f"{trees}: method {other} drafts no tree."),
       (_SVG.value and not folder.is_dir(),
        f"--tree_svg={_SVG.value}: there is no such folder."),
-      (TEXTS.value > 1 and STREAM.value,
-       "--texts and --stream: one text is streamed."),
+      (TEXTS.value > 1 and streams,
+       f"--texts and {streams}: one text is streamed."),
       (TEXTS.value == 1 and _REFERENCE.value,
        "--reference compares several texts: --texts of at least 2 is needed.")):
     if is_wrong:
@@ -87,7 +91,7 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
   model_pair.check_prompts(pair, prompts, lengths)
   times, counts = [time.perf_counter()], []
   note("Compiling, or loading programs that were compiled before ...")
-  outs = dj.stream(keys, prompts, lengths, **_models(pair, arguments))
+  outs = dj.stream(keys, prompts, lengths, **models(pair, arguments))
   print(prompt, end="", flush=True)
   for out, parts in batching.stream(pair.tokenizer, outs, lengths):
     model_pair.check_logits(out)
@@ -95,10 +99,10 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
     times.append(time.perf_counter())
     counts.append(int(out.lengths[0]))
   print()
-  return out, _took(times, counts)
+  return out, took(times, counts)
 
 
-def _took(times, counts):
+def took(times, counts):
   """Returns a phrase about a stream: `times` has its start, `counts` tokens."""
   total = f"{times[-1] - times[0]:.1f} s with compilation"
   added, seconds = np.diff(counts), np.diff(times[1:])
@@ -115,7 +119,8 @@ def tokens(out: dj.Generation, lengths):
   return np.asarray(out.tokens[0, int(lengths[0]):int(out.lengths[0])])
 
 
-def _models(pair, arguments):
+def models(pair, arguments):
+  """Returns the arguments of `dj.generate`, those of the models among them."""
   pair = model_pair.for_method(pair, arguments["method"])
   return {"target": pair.target, "target_params": pair.target_params,
           "draft": pair.draft, "draft_params": pair.draft_params, **arguments}
@@ -126,7 +131,7 @@ def show_trees(pair, keys, prompts, lengths, **arguments):
   if pair.mesh is not None:
     raise launch.UserError("--show_tree and --mesh: trees are shown on one "
                            "device.")
-  run = dj.begin(keys, prompts, lengths, **_models(pair, arguments))
+  run = dj.begin(keys, prompts, lengths, **models(pair, arguments))
   words = lambda token: pair.tokenizer.decode([token],
                                               skip_special_tokens=False)
   infos = []

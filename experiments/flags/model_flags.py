@@ -25,14 +25,14 @@ _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
                                  "Type of the draft's parameters and "
                                  "activations; '' as --dtype says.")
 _WEIGHTS = flags.DEFINE_enum(
-    "weights", quantization.DTYPE, quantization.WEIGHTS,
-    "Format of weight matrices: dtype, as --dtype says; bfloat16, exact in "
-    "float32 too for models stored in it; or int8, with a scale for each "
-    "output channel.")
+    "weights", "", ["", *quantization.WEIGHTS],
+    "Format of weight matrices: dtype, as --dtype says; bfloat16; int8, with a "
+    "scale for each output channel; int4, in groups of 32 inputs; or stored, "
+    "as a GGUF file has them. '' is stored on a CPU, else dtype.")
 _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "draft_weights", "", ["", *quantization.WEIGHTS],
-    "Format of the draft's weight matrices: dtype, bfloat16 or int8; '' as a "
-    "head is saved, if it is in 8 bits, and else as --weights says.")
+    "Format of the draft's weight matrices, see --weights; '' as a head is "
+    "saved, if it is in 8 bits, and else as --weights says.")
 _MEMORY = flags.DEFINE_string(
     "memory_budget", "", "Bytes that a generation may need on a device, such "
     "as 900MB or 1.5GiB, by which the tree is chosen; '' for no limit.")

@@ -151,7 +151,8 @@ def _check_head(config):
   if not config.teacher:
     raise ValueError(f"--config.head={config.head!r} reads the features of a "
                      "--config.teacher, its target.")
-  for name, kinds in (("head_layers", ("dflash", "dspark")),
+  for name, kinds in (("head_layers", ("dflash", "dspark", "domino",
+                                       "dflash2")),
                       ("head_rank", ("dspark",))):
     if config[name] and (config[name] < 0 or config.head not in kinds):
       raise ValueError(f"--config.{name}={config[name]} must be positive, and "

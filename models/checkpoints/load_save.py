@@ -24,6 +24,7 @@ from models.checkpoints import restore
 from models.folders import atomic
 from models.folders import json_files
 from models.folders import resolve
+from models.gguf import files as gguf_files
 from models.huggingface import config as hf_config
 from models.huggingface import config_fields
 from models.huggingface import convert as convert_lib
@@ -117,9 +118,11 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       a shipped model, "hub:owner/name" or "package:name", see `resolve.folder`.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
-    weights: "dtype"; or "bfloat16" or "int8", for the matrices of
-      `transformer.quantization`. They are rounded to 8 bits one by one: neither
-      host nor devices ever have all of them in another type.
+    weights: "dtype"; or "bfloat16", "int8" or "int4", for the matrices of
+      `transformer.quantization`. They are rounded to few bits one by one:
+      neither host nor devices ever have all of them in another type. Or
+      "stored": in the groups of a GGUF file, see `stored_in_groups`, on one
+      device and unscanned; "dtype" for other folders.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters, of unrolled and of scanned layers, or of what is made
       of them in 8 bits; None: on the default device.
@@ -134,6 +137,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       what is missing or wrong.
   """
   folder = resolve.folder(folder)
+  if weights == quantization.STORED and not stored_in_groups(folder):
+    weights = quantization.DTYPE
   if hf_config.is_hf(folder):
     return convert_lib.from_hf(folder,
                                scan_layers=bool(scan_layers),
@@ -152,6 +157,13 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       transformer.unstack_layers(read())
       if saved.scan_layers and not scanned
       else read(stack=scanned and not saved.scan_layers))
+
+
+def stored_in_groups(folder) -> bool:
+  """Returns whether a model of `load` is a GGUF file, whose quantised matrices
+  `weights="stored"` keeps as they are. Its outputs are the same to the bit as
+  with "dtype"."""
+  return gguf_files.is_gguf(resolve.folder(folder))
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:

@@ -34,7 +34,7 @@ def params(path, config: transformer.Config, shardings=None, stack=False):
   saved = _saved(path)
   _check_shapes(path, saved, whole)
   known = digests.read(path.parent)
-  by_one = config.weights == quantization.INT8
+  by_one = config.weights in (quantization.INT8, quantization.INT4)
   read = whole if by_one else made
   # A digest covers the stored bytes.
   read = _as_saved(read, saved, types=known is not None)

@@ -41,6 +41,8 @@ class Entry(NamedTuple):
   # `(start, end) -> numpy array`, of a part of the first axis
   rows: Callable[[int, int], np.ndarray]
   refusal: str = ""  # Why it cannot be read; empty if it can
+  # `() -> uint8 array [..., bytes]`, rows as they are in the file; or None
+  raw: Callable[[], np.ndarray] | None = None
 
 
 class File(NamedTuple):
@@ -224,20 +226,25 @@ def _entry(path, size, name, shape, ggml_type, start):
                  f"has type {ggml_type.name}, which the package gguf does not "
                  "dequantise.")
 
-  def rows(first, last):
+  def raw(first, last):
     sizes = (last - first, *shape[1:-1], row) if shape[1:] else (row,)
     skipped = first * math.prod(shape[1:-1]) * row if shape[1:] else 0
     held = np.fromfile(path, np.uint8, math.prod(sizes), offset=start + skipped)
     if held.size != math.prod(sizes):
       raise ValueError(f"'{path}' ends within tensor {name}.")
+    return held.reshape(sizes)
+
+  def rows(first, last):
+    held = raw(first, last)
     # Blocks do not know of rows, and the package takes 16 rows at a time.
     per_row = math.gcd(held.size // block_bytes, _BLOCKS_AT_ONCE)
     return _gguf(path).dequantize(
         held.reshape(-1, per_row * block_bytes), ggml_type).reshape(
-            *sizes[:-1], shape[-1])
+            *held.shape[:-1], shape[-1])
 
-  return Entry(path, shape, ggml_type.name, functools.partial(
-      rows, 0, shape[0]), rows)
+  whole = functools.partial(rows, 0, shape[0])
+  return Entry(path, shape, ggml_type.name, whole, rows,
+               raw=functools.partial(raw, 0, shape[0]))
 
 
 @functools.lru_cache(maxsize=None)

@@ -46,17 +46,18 @@ def tensors(path) -> dict[str, files.Entry]:
 
 def _expert(entry, i):
   return _changed(entry, lambda x: x[0], entry.shape[1:],
-                  lambda: entry.rows(i, i + 1))
+                  lambda: entry.rows(i, i + 1))._replace(raw=None)
 
 
 def _as_there(entry, part, leaf, prefix, row, metadata):
   if row.norm_offset and part.endswith("norm"):
-    return _changed(entry, lambda x: x - np.float32(row.norm_offset))
+    return _changed(entry, lambda x: x - np.float32(row.norm_offset)
+                    )._replace(raw=None)
   if row.paired and part in _ROTATED:
     heads = _heads(prefix, metadata, _ROTATED[part])
     return _changed(entry, lambda x: _halves(x, heads))
   if part in row.transposed and leaf == "weight":
-    return _changed(entry, np.transpose, entry.shape[::-1])
+    return _changed(entry, np.transpose, entry.shape[::-1])._replace(raw=None)
   if part == row.fused_heads:
     heads = _heads(prefix, metadata, _ROTATED["attn_q"])
     # Query, key and value of each head are together there.
@@ -82,8 +83,9 @@ def _halves(x, heads):
 
 
 def _changed(entry, change, shape=None, read=None):
+  """Returns an entry whose rows are in another order, or other numbers."""
   if entry.refusal:
     return entry
-  read = read or entry.read
+  read, raw = read or entry.read, entry.raw
   return entry._replace(shape=shape or entry.shape, rows=None,
-                        read=lambda: change(read()))
+                        read=lambda: change(read()), raw=lambda: change(raw()))

@@ -10,6 +10,7 @@ import numpy as np
 from decoding_jax import types
 from models import transformer
 from models.folders import atomic
+from models.gguf import blocks
 from models.huggingface import config as hf_config
 from models.huggingface import tensor_files
 from models.huggingface import tensor_names
@@ -41,12 +42,19 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
   """
   config, readers = open_folder(folder, dtype=dtype)
   config = dataclasses.replace(config, weights=weights)
+  stored = weights == quantization.STORED
+  if stored and (shardings is not None or scan_layers):
+    raise ValueError(f"weights={weights!r}: layers cannot be scanned or split "
+                     "over devices: their formats differ.")
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = lambda tree: jax.tree.map(lambda _: device, tree)
 
   def put(path, leaf, sharding):
-    x = readers[transformer.param_name(path)]()
+    x = readers[transformer.param_name(path)](
+        stored=stored and quantization.is_matrix(leaf))
+    if stored:  # A matrix without groups has the type of activations.
+      leaf, sharding = x, jax.tree.leaves(sharding)[0]
     return quantization.to_devices(leaf, sharding, x)
 
   config = dataclasses.replace(config, scan_layers=scan_layers)
@@ -154,12 +162,18 @@ def _check(folder, tensors, source, shape):
         f"{hf_config.FILE} asks for {shape}.")
 
 
-def _read(name, leaf, shape, sources):
+def _read(name, leaf, shape, sources, stored=False):
   """Reads a parameter as a numpy array of the leaf's shape and type. `sources`
   are pairs of a `TensorSlice` and a `Tensor`, each of `shape`: one, or one for
-  each index of `tensor_names.stacked`."""
+  each index of `tensor_names.stacked`. `stored`: as a `quantization.Matrix`, if
+  it is in groups."""
   if len(sources) == 1:
     [(piece, tensor)] = sources
+    if stored and tensor.stored and not piece.transposed:
+      ggml_type, read = tensor.stored
+      x = quantization.Matrix(*blocks.groups(ggml_type, piece.read(read())))
+      atomic.check_finite(tensor.path, name, x.scales)
+      return x
     x = piece.read(tensor.read()).astype(leaf.dtype, copy=False)
     x = np.ascontiguousarray(x).reshape(leaf.shape)
   else:

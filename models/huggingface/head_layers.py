@@ -17,12 +17,13 @@ _BIASES = {"qkv_bias": "self_attn.q_proj", "out_bias": "self_attn.o_proj",
 
 
 def config(path, fields: dict, dtype: str, target, tensors: dict,
-           prefix: str = "layers.0", family: str = ""):
+           prefix: str = "layers.0", family: str = "", windows: bool = False):
   """Returns the architecture of a head's layers: of `family`, or where that is
   "", of Qwen3 or Llama by `tensors`; `prefix` is the first layer's.
   Positions are the target's: configs name the training length, often 2,048.
-  Raises ValueError for a wrong field, or layers with a window."""
-  _check_windows(path, fields)
+  With `windows` all may have one. Raises ValueError for a wrong field, or other
+  layers with a window."""
+  window = _window(path, fields, windows)
   given = {name: fields[name] for name in _FIELDS if name in fields}
   has_norms = f"{prefix}.self_attn.q_norm.weight" in tensors
   parsed = hf_config.parse(path / hf_config.FILE, {
@@ -33,17 +34,20 @@ def config(path, fields: dict, dtype: str, target, tensors: dict,
       "tie_word_embeddings": False})
   length = target.max_length and max(target.max_length, parsed.max_length)
   return dataclasses.replace(
-      parsed, dtype=dtype, max_length=length,
+      parsed, dtype=dtype, max_length=length, window=window,
       **{name: f"{prefix}.{theirs}.bias" in tensors
          for name, theirs in _BIASES.items()})
 
 
-def _check_windows(path, fields):
-  """Raises a ValueError unless all layers see the whole text."""
+def _window(path, fields, allowed):
+  """Returns the window of all layers, 0 if they see the whole text."""
   types = fields.get("layer_types")
+  if allowed and types and set(types) == {"sliding_attention"}:
+    return fields.get("sliding_window", 0)
   windows = (set(types) != {"full_attention"} if types else
              fields.get("use_sliding_window") and fields.get("sliding_window"))
   if windows:
     name = "layer_types" if types else "use_sliding_window"
     raise ValueError(f"'{path}': {name}={fields[name]!r} is not supported for "
                      "a head: layers with full attention are.")
+  return 0

@@ -2,8 +2,9 @@
 
 Each type of head has its format in its file: `FORMAT` of `models.heads.x`.
 
-Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py),
-FasterDecoding/Medusa, z-lab/dflash@10129599 (dflash/model.py),
+Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py) and
+@40f8587a (draft/domino.py), FasterDecoding/Medusa, z-lab/dflash@10129599 and
+@07ebd93d (dflash/model.py),
 deepseek-ai/DeepSpec@5905deb7 (modeling/dspark), Luc4Gui/FSPAD@1c2df5e2
 (eagle/model/cnets_fspad.py), zankner/Hydra@3f39fbd2 (hydra/model),
 XiaoBin1992/clover@9d37214a (clover/model/clover2.py) and kafkayu/Chimera@
@@ -314,7 +315,8 @@ def _read(path, tensors, name, leaf):
   if tensor.integer:
     return read
   if quantization.is_matrix(leaf):
-    return jax.tree.map(jnp.asarray, quantization.on_host(read))
+    return jax.tree.map(jnp.asarray, quantization.on_host(
+        read, quantization.format_of(leaf)))
   return jnp.asarray(read, leaf.dtype)
 
 

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from models.folders import json_files
+from models.gguf import blocks as gguf_blocks
 from models.gguf import files as gguf_files
 from models.gguf import tensors as gguf_tensors
 from models.huggingface import block_scales
@@ -41,13 +42,15 @@ _NAMES = json_files.Field(dict, items=json_files.Field(str))
 class Tensor(NamedTuple):
   """A tensor that has not been read yet. `read` gives a fresh array, `refusal`
   says why it cannot be read, else it is empty. A tensor of `eight_bits` is
-  saved with a scale for each row."""
+  saved with a scale for each row. `stored` gives rows of bytes of a type of
+  `gguf.blocks`."""
   path: pathlib.Path
   shape: tuple[int, ...]
   read: Callable[[], np.ndarray] | None
   refusal: str = ""
   integer: bool = False
   eight_bits: bool = False
+  stored: tuple[str, Callable[[], np.ndarray]] | None = None
 
 
 def tensors(folder) -> dict[str, Tensor]:
@@ -55,7 +58,9 @@ def tensors(folder) -> dict[str, Tensor]:
   FileNotFoundError; and ValueError for a damaged file."""
   folder = pathlib.Path(folder)
   if gguf_files.is_gguf(folder):
-    return {name: Tensor(x.path, x.shape, x.read, x.refusal)
+    return {name: Tensor(x.path, x.shape, x.read, x.refusal,
+                         stored=(x.ggml_type, x.raw) if x.raw
+                         and x.ggml_type in gguf_blocks.TYPES else None)
             for name, x in gguf_tensors.tensors(folder).items()}
   for name, read in ((SAFETENSORS, _safetensors), (TORCH, _torch)):
     index = folder / f"{name}.index.json"

@@ -54,7 +54,7 @@ class Decoder(nn.Module):
       tokens, positions = map(packing.packed, (tokens, positions))
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
-    matrix = quantization.initializer(layers.INIT, cfg.weights)
+    matrix = quantization.initializer(layers.INIT, cfg.weights, is_table=True)
     declare = functools.partial(parameters.declare, self)
     vocab, whole = (parameters.VOCAB, None), parameters.WHOLE
     embedding = declare("embedding", matrix, (cfg.vocab_size, width), dtype,

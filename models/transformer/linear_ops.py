@@ -14,24 +14,29 @@ def matmul(x, weights):
 
 
 def matmuls(x, weights, sliced=False, dtype=jnp.float32):
-  """Returns products with several matrices, on a CPU by one operation. All are
-  of one type; `sliced` and `dtype` as in `kernels.matmuls`."""
+  """Returns products with several matrices, on a CPU by one operation where
+  all have one format; `sliced` and `dtype` as in `kernels.matmuls`."""
+  if len(set(map(_format, weights))) > 1:
+    return tuple(matmuls(x, (w,), sliced, dtype)[0] for w in weights)
   if not quantization.is_matrix(weights[0]):
     return kernels.matmuls(x, weights, sliced=sliced, dtype=dtype)
+  least = [w.least for w in weights if w.least is not None]
   return kernels.matmuls(x, [w.values for w in weights],
-                         [w.scales for w in weights], sliced, dtype)
+                         [w.scales for w in weights], sliced, dtype, least)
+
+
+def _format(w):
+  """Returns what products of one operation have in common."""
+  return tuple((x.dtype, x.shape[1:]) for x in jax.tree.leaves(w))
 
 
 def by_inputs(x, weights, parts, sliced=False):
   """Returns `[parts, n, out]` of a part of the inputs each; they add up."""
-  split = lambda values: values.reshape(len(values), parts, -1)
-  if quantization.is_matrix(weights):
-    weights = weights.replace(values=split(weights.values))
-    axes = quantization.Matrix(1, None)
-  else:
-    weights, axes = split(weights), 1
+  has_parts = lambda w: w.shape[-1] > 1  # One scale of a row is all parts'.
+  split = lambda w: w.reshape(len(w), parts, -1) if has_parts(w) else w
+  axes = jax.tree.map(lambda w: 1 if has_parts(w) else None, weights)
   product = lambda x, weights: matmuls(x, (weights,), sliced)[0]
-  return jax.vmap(product, (1, axes))(split(x), weights)
+  return jax.vmap(product, (1, axes))(split(x), jax.tree.map(split, weights))
 
 
 def lookup(table, index):

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 
 import jax
 
@@ -29,6 +30,10 @@ def declare(module, name: str, init, shape, dtype, axes):
   declared = _declared.get()
   if declared is not None:
     declared["/".join((*module.path, name))] = axes
+  if module.has_variable("params", name):
+    given = module.get_variable("params", name)
+    if quantization.shape(given) == shape:
+      return given  # In whatever format.
   return module.param(name, init, shape, dtype)
 
 
@@ -49,7 +54,6 @@ def param_name(path) -> str:
 
 
 def num_params(params: types.Params) -> int:
-  """Returns the number of scalars in parameters, scales of int8 left out."""
-  values = jax.tree.map(lambda x: x.values if quantization.is_matrix(x) else x,
-                        params, is_leaf=quantization.is_matrix)
-  return sum(x.size for x in jax.tree.leaves(values))
+  """Returns the number of scalars in parameters, scales left out."""
+  return sum(math.prod(quantization.shape(x)) for x in jax.tree.leaves(
+      params, is_leaf=quantization.is_matrix))

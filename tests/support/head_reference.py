@@ -4,7 +4,8 @@ Written from sgl-project/SpecForge@89241ea0 (specforge/modeling/draft/
 llama3_eagle.py), SafeAILab/EAGLE (eagle/model/cnets1.py), FasterDecoding/Medusa
 (medusa/model/medusa_model.py), sgl-project/sglang@d737979c (glm4_moe_nextn.py),
 vllm-project/vllm@ffdc9857 (qwen3_next_mtp.py) and @98debc24 (mimo_mtp.py),
-z-lab/dflash@10129599 (dflash/model.py) and deepseek-ai/DeepSpec@5905deb7
+z-lab/dflash@10129599 and @07ebd93d (dflash/model.py), sgl-project/SpecForge
+@40f8587a (specforge/modeling/draft/domino.py) and deepseek-ai/DeepSpec@5905deb7
 (deepspec/modeling/{dspark,eagle3}). `w` is a dict from the names of tensors to
 arrays; `sizes` has heads, kv_heads, head_dim, theta, eps.
 """
@@ -55,6 +56,9 @@ def attention(w, prefix, x, positions, mask, sizes, before=None):
   if before is not None:
     k, v = (np.concatenate(pair) for pair in zip(before, (k, v)))
     mask = np.concatenate([np.ones((len(x), len(before[0])), bool), mask], 1)
+    back = positions[:, None] - np.concatenate(
+        [np.arange(len(before[0])), positions])[None]
+    mask &= back < sizes.get("window", np.inf)
   group = sizes["heads"] // sizes["kv_heads"]
   k, v = (np.repeat(y, group, axis=1) for y in (k, v))
   scores = np.einsum("thc,shc->hts", q, k) / np.sqrt(sizes["head_dim"])
@@ -101,11 +105,64 @@ def block(w, layers, embeddings, features, sizes, is_causal=False):
   for i in range(layers):
     prefix = f"layers.{i}"
     before = keys_values(w, prefix, context, np.arange(count), sizes)
-    x = x + attention(w, prefix, rms(x, w[f"{prefix}.input_layernorm.weight"],
-                                     eps), places, mask, sizes, before)
-    x = x + feed_forward(w, prefix, rms(
-        x, w[f"{prefix}.post_attention_layernorm.weight"], eps))
+    x = x + convolved(
+        w, f"{prefix}.attention_conv",
+        rms(x, w[f"{prefix}.input_layernorm.weight"], eps),
+        lambda y, prefix=prefix, before=before: attention(
+            w, prefix, y, places, mask, sizes, before))
+    x = x + convolved(
+        w, f"{prefix}.mlp_conv",
+        rms(x, w[f"{prefix}.post_attention_layernorm.weight"], eps),
+        lambda y, prefix=prefix: feed_forward(w, prefix, y))
   return rms(x, w["norm.weight"], eps)
+
+
+def convolved(w, prefix, x, sublayer):
+  """A sublayer between convolutions, if it has them (DFlash 2)."""
+  if f"{prefix}.base_kernel" not in w:
+    return sublayer(x)
+  base = w[f"{prefix}.base_kernel"]
+  own = (x @ w[f"{prefix}.kernel_projection.weight"].T).reshape(
+      len(x), 2, base.shape[1], -1)
+
+  def convolve(y, side):
+    out = np.zeros_like(y)
+    for t, group, offset in np.ndindex(len(y), own.shape[3], base.shape[1]):
+      at = np.arange(y.shape[1]).reshape(own.shape[3], -1)[group]
+      if t >= offset:
+        out[t, at] += (base[side, offset, at] + own[t, side, offset, group]) * (
+            y[t - offset, at])
+    return out
+
+  return convolve(sublayer(convolve(x, 0)), 1)
+
+
+def gru(w, x, h):
+  """The next state of a `torch.nn.GRU` without biases."""
+  (r, z, n), (r_, z_, n_) = (np.split(w[f"prefix_gru.weight_{y}_l0"] @ v, 3)
+                             for y, v in (("ih", x), ("hh", h)))
+  sigmoid = lambda v: 1 / (1 + np.exp(-v))
+  z = sigmoid(z + z_)
+  return (1 - z) * np.tanh(n + sigmoid(r + r_) * n_) + z * h
+
+
+def domino(w, output, embeddings):
+  """What is added to a slot's logits after the root and drafted tokens."""
+  state = np.zeros(w["prefix_gru.weight_hh_l0"].shape[1])
+  for x in embeddings:
+    state = gru(w, x, state)
+  hidden = silu(w["embed_proj.0.weight"] @ np.concatenate([output, state]))
+  return w["embed_proj.2.weight"] @ hidden
+
+
+def selected(w, output, logits, before, count):
+  """A slot's logits in DFlash 2: of its most probable tokens, and no others."""
+  before_, after = (w[f"candidate_selector.{name}_codebook"]
+                    for name in ("predecessor", "successor"))
+  gate = w["candidate_selector.hidden_projection.weight"] @ output
+  result, top = np.full_like(logits, -np.inf), np.argsort(-logits)[:count]
+  result[top] = logits[top] + after[top] @ (before_[before] * gate)
+  return result
 
 
 def mtp(w, names, embeddings, features, sizes, state_first=False):

@@ -34,6 +34,12 @@ def of_target(target):
                                      markov_rank=2, from_root=True), every),
       "ubtree": (block, block.Config(layer, block_size=4, num_features=2,
                                      markov_rank=2, markov_root=False), every),
+      "domino": (block, block.Config(
+          layer, block_size=3, num_features=2, from_root=True, gru_hidden_dim=3,
+          emb_dim=5, pure_draft_prefix_len=1), every),
+      "dflash2": (block, block.Config(
+          layer, block_size=4, num_features=2, selector_rank=2,
+          selector_top_k=2, conv_kernel_size=2, conv_group_size=4), every),
       "jetspec": (block, block.Config(layer, block_size=4, causal=True),
                   (last,)),
       "fspad": (eagle, eagle.Config(layer, version=1, bias=True,

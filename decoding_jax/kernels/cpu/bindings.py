@@ -23,23 +23,33 @@ _HANDLERS = ("products", "sum", "swiglu", "norm", "attention", "commit",
 # The name of the library, or None, by whether it could be compiled then.
 _found = {}
 _FLOATS = ("float32", "bfloat16")
-_DTYPES = (*_FLOATS, "int8")
+_DTYPES = (*_FLOATS, "int8", "uint8")
+# Inputs of a group are a multiple, and 32 of weights of 4 bits.
+_GROUP = 16
 
 
-def supports_matmul(x, weights, scales=(), *, dtype=jnp.float32) -> bool:
-  del x  # Of any type.
+def supports_matmul(x, weights, scales=(), least=(), *,
+                    dtype=jnp.float32) -> bool:
   kinds = {str(w.dtype) for w in weights}
+  groups = {(scale.shape[1], str(scale.dtype)) for scale in (*scales, *least)}
   return (len(kinds) == 1 and kinds <= set(_DTYPES)
           and supports_dtype(dtype)
           and len(scales) in (0, len(weights))
+          and len(least) in (0, len(scales))
+          and (groups <= {(1, "float32")} and not least or len(groups) == 1
+               and _can_be_widened(x.shape[1] / min(groups)[0], kinds))
           and all(w.size for w in weights) and _can_be_called())
 
 
-def matmuls(x, weights, scales=(), *, dtype=jnp.float32):
+def _can_be_widened(size, kinds) -> bool:
+  return size == 2 * _GROUP if kinds == {"uint8"} else size % _GROUP == 0
+
+
+def matmuls(x, weights, scales=(), least=(), *, dtype=jnp.float32):
   """Multiplies in float32; a token's bits do not depend on other tokens."""
   x = x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)
   shapes = [jax.ShapeDtypeStruct((len(x), len(w)), dtype) for w in weights]
-  return tuple(_call("products", shapes, x, *weights, *scales))
+  return tuple(_call("products", shapes, x, *weights, *scales, *least))
 
 
 def supports_dtype(dtype) -> bool:

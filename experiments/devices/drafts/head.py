@@ -48,7 +48,9 @@ class Head(draft_kind.Draft):
 
 def _types(source):
   """Returns dtype and format of matrices of a head."""
-  return source.dtypes[1] or None, source.weights[1]
+  weights = source.weights[1]
+  return source.dtypes[1] or None, (
+      quantization.DTYPE if weights == quantization.STORED else weights)
 
 
 def of_name(name):

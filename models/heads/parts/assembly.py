@@ -45,20 +45,13 @@ def put(drafted, of_level, nodes):
   return jax.lax.dynamic_update_slice_in_dim(drafted, of_level, nodes.start, 1)
 
 
-def at_position(spec, params, logits, level, nodes, bias=None):
-  """Returns `[B, W, V]` of `logits [B, L, N]`, equal for all nodes of a level.
-  `bias` is added to them, `[B, W, N]`."""
-  own = jax.lax.dynamic_index_in_dim(logits, level, 1)
-  own = own if bias is None else own + bias
-  own = target_ends.spread(spec.target, own, params.get("tokens"))
-  return jnp.broadcast_to(own, (len(own), nodes.width, own.shape[-1]))
-
-
 def without_state(spec, params, target_params, state, draft, tree, level,
                   nodes):
-  """Is `logits` of a `Head` whose draft is `at_position` alone."""
+  """Is `logits` of a `Head` whose draft is `[B, L, N]`, those of each level."""
   del target_params, state, tree
-  return at_position(spec, params, draft, level, nodes), draft
+  own = jax.lax.dynamic_index_in_dim(draft, level, 1)
+  own = target_ends.spread(spec.target, own, params.get("tokens"))
+  return jnp.broadcast_to(own, (len(own), nodes.width, own.shape[-1])), draft
 
 
 def by_level(level, count: int, function, *arrays):

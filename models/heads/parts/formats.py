@@ -27,6 +27,7 @@ FIELDS = {
     "architectures": Field(list, 0, 16, WORD), SPECULATORS: WORD,
     **dict.fromkeys((*IDS, BLOCK_IDS), _LAYERS),
     "draft_vocab_size": Field(int, 0, 1 << 24), "use_sliding_window": FLAG,
+    "sliding_window": Field(int, 0, 1 << 24),
     "layer_types": Field(list, 0, 1 << 10, WORD), LAYER: {}}
 _NAMES = {
     "attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj",

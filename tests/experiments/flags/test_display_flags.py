@@ -137,10 +137,10 @@ def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
 
 def test_a_pause_of_the_compiler_is_not_in_the_rate():
   """And the last part, which has no token of its own, is no step."""
-  took = display_flags._took([0.0, 3.0, 3.1, 3.2, 7.2, 7.3, 7.3],
-                             [5, 7, 9, 11, 13, 13])
+  took = display_flags.took([0.0, 3.0, 3.1, 3.2, 7.2, 7.3, 7.3],
+                            [5, 7, 9, 11, 13, 13])
   assert took == "20.0 tokens/s after the first step, 7.3 s with compilation"
-  took = display_flags._took([0.0, 3.0, 3.1], [5, 5])
+  took = display_flags.took([0.0, 3.0, 3.1], [5, 5])
   assert took == "3.1 s with compilation"
 
 

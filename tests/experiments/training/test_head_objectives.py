@@ -46,8 +46,10 @@ def read(chosen, own, tokens):
 
 
 def larger(params):
-  """Parameters of which each matters."""
-  return jax.tree.map(lambda x: 12 * x if x.ndim > 1 else x, params)
+  """Parameters of which each matters, those too that begin as zeros."""
+  rng = np.random.default_rng(2)
+  return jax.tree.map(lambda x: jnp.asarray(
+      rng.normal(0, .24, x.shape), x.dtype) if x.ndim > 1 else x, params)
 
 
 @pytest.mark.cases(3)
@@ -107,7 +109,8 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
 
 
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("name", ["eagle3", "dspark", "fspad", "hydra++",
+@pytest.mark.parametrize("name", ["eagle3", "dspark", "domino", "dflash2",
+                                  "fspad", "hydra++",
                                   "clover", "chimera", "ppd"])
 def test_a_head_learns(name):
   head, params, tokens = made(name)
@@ -170,7 +173,8 @@ def test_output_layers_begin_as_the_target_s(name):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("name", ["eagle3", "p-eagle", "dflash", "dspark"])
+@pytest.mark.parametrize("name", ["eagle3", "p-eagle", "dflash", "dspark",
+                                  "domino", "dflash2"])
 def test_a_draft_vocabulary(name):
   """Training compares what can be drafted; metrics are of all tokens."""
   tokens_ = np.array([0, 2, 3, 5, 9], np.int32)

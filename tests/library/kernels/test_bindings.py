@@ -66,6 +66,35 @@ def _matmul(kernel, x):
   return bindings.matmuls(x, [kernel])[0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bits, size, scales, has_least", [
+    (4, 32, "float16", True), (4, 32, "float32", True),
+    (8, 32, "float16", False), (8, 16, "float32", False),
+    (8, 32, "float16", True)])
+def test_products_in_groups(dtype, bits, size, scales, has_least):
+  """They are those of the same weights in the activations' type, to the bit."""
+  shape, rng = (70, 288), np.random.default_rng(0)
+  values = jnp.asarray(rng.integers(0, 256, (70, 144), np.uint8) if bits == 4
+                       else rng.integers(-128, 128, shape, np.int8))
+  # As of blocks, products with scales are exact; some have few digits.
+  of_groups = lambda: jnp.asarray(
+      rng.standard_normal((70, 288 // size)) * 10.0 ** rng.integers(
+          -7, 0, (70, 1)), jnp.float16).astype(scales)
+  scale, least = of_groups(), of_groups() if has_least else None
+  whole = seam.dequantized(values, scale, least, jnp.dtype(dtype))
+  for width in WIDTHS:
+    x = _x(288, width, dtype)
+    args = x, [values], [scale], [least] if has_least else []
+    assert bindings.supports_matmul(*args)
+    np.testing.assert_array_equal(bindings.matmuls(*args)[0],
+                                  _matmul(whole, x))
+  # The reference is what other platforms compute.
+  expected = np.float64(x) @ np.float64(whole).T
+  got = seam.matmuls(x, *args[1:3], least=args[3])[0]
+  np.testing.assert_allclose(got, expected, rtol=1e-4,
+                             atol=1e-5 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("value", [jnp.inf, -jnp.inf, jnp.nan])
 def test_what_is_no_number_by_whole_numbers(value):
   kernel, x = _kernel((40, 70), "int8"), _x(70, 3, "bfloat16")

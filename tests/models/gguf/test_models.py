@@ -80,9 +80,26 @@ def test_types_of_matrices(tmp_path, kind):
   check_same(loaded, jax.tree.map(rounded, params), rtol=0, atol=0)
   stored = {"F16": "float16", "BF16": "bfloat16"}.get(kind.name, "float32")
   assert checkpoints.architecture(path).dtype == stored
+  check_stored(path, ["float32", "bfloat16"], kind.name)
   lm, eight = checkpoints.load(path, weights="int8")
   assert lm.vocab_size == 13
   assert any(x.dtype == np.int8 for x in jax.tree.leaves(eight))
+
+
+def check_stored(path, dtypes, kind):
+  """As they are stored, weights give the same outputs to the bit."""
+  tokens = np.arange(6).reshape(2, 3)
+  for dtype in dtypes:
+    logits = []
+    for weights in ("dtype", "stored"):
+      lm, params = checkpoints.load(path, dtype=dtype, weights=weights)
+      logits.append(tiny.causal(tiny.Model(lm, params), tokens)[0])
+    np.testing.assert_array_equal(*logits)
+    groups = [x for x in jax.tree.leaves(params)
+              if x.dtype in (np.uint8, np.int8)]
+    assert len(groups) == 9 * kind.startswith("Q")
+  with pytest.raises(ValueError, match="'stored': layers cannot be scanned"):
+    checkpoints.load(path, weights="stored", scan_layers=True)
 
 
 def test_a_file_in_pieces_of_packages(tmp_path, monkeypatch):

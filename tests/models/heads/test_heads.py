@@ -80,6 +80,8 @@ _METHODS = {
     "mtp": dj.methods.rsd_s(2, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),
+    "domino": dj.methods.rsd_s(3, 3),
+    "dflash2": dj.methods.rsd_s(3, 3, verification="traversal"),
     "ubtree": dj.methods.rsd_s(3, 3),
     "jetspec": dj.methods.opt_tree(4, 3, 2),
     "fspad": dj.methods.rsd_c((2, 2)),

@@ -1,6 +1,7 @@
 """Tests of published heads, against their mathematics in numpy."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +124,8 @@ def test_medusa(tmp_path, target):
 
 
 @pytest.mark.parametrize("name", ["dflash", "jetspec", "dspark", "from_root",
-                                  "speculators"])
+                                  "speculators", "domino", "domino_shifted",
+                                  "dflash2", "windows"])
 def test_blocks(tmp_path, target, name):
   kept, rank, size = (0, 1), 3, 4
   shapes = {"fc.weight": (_DIM, 2 * _DIM), "hidden_norm.weight": (_DIM,),
@@ -153,23 +155,61 @@ def test_blocks(tmp_path, target, name):
               "aux_hidden_state_layer_ids": [i + 1 for i in kept],
               "transformer_layer_config": {
                   **hf.FIELDS, "model_type": "qwen3", "num_hidden_layers": 2}}
+  if name.startswith("domino"):
+    shapes |= {"prefix_gru.weight_ih_l0": (9, _DIM),
+               "prefix_gru.weight_hh_l0": (9, 3),
+               "embed_proj.0.weight": (5, _DIM + 3),
+               "embed_proj.2.weight": (_VOCAB, 5)}
+    fields["dflash_config"] |= {
+        "projector_type": "domino", "gru_hidden_dim": 3, "emb_dim": 5,
+        "pure_draft_prefix_len": 1, "shift_label": name == "domino_shifted"}
+  if name == "domino_shifted":
+    # As a newer SpecForge names it.
+    fields["architectures"] = ["DominoDraftModel"]
+    shapes = {re.sub("^(prefix_gru|embed_proj)", r"logit_head.\1", key): shape
+              for key, shape in shapes.items()}
+  if name == "windows":
+    fields |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": 3,
+               "use_sliding_window": True}
+    name = "dflash2"
+  if name == "dflash2":
+    shapes |= {"candidate_selector.predecessor_codebook": (_VOCAB, rank),
+               "candidate_selector.successor_codebook": (_VOCAB, rank),
+               "candidate_selector.hidden_projection.weight": (rank, _DIM)}
+    for conv in ("attention_conv", "mlp_conv"):
+      shapes |= {f"layers.{i}.{conv}.base_kernel": (2, 2, _DIM)
+                 for i in range(2)}
+      shapes |= {f"layers.{i}.{conv}.kernel_projection.weight": (16, _DIM)
+                 for i in range(2)}
+    fields["architectures"] = ["DFlash2DraftModel"]
+    del fields["block_size"]
+    fields["dflash_config"] |= {
+        "block_size": size, "selector_rank": rank, "selector_top_k": 5,
+        "conv_kernel_size": 2, "conv_group_size": 4}
   loaded, w = hf.loaded(tmp_path / "head", fields, hf.drawn(shapes))
-  from_root = name in ("dspark", "from_root")
+  w = {key.removeprefix("logit_head."): x for key, x in w.items()}
+  from_root = name in ("dspark", "from_root", "domino_shifted")
   assert loaded.head.depth == 3 + from_root
   own = hf.as_numpy(target.params)
   tokens = np.array([hf.TEXT[-1], 5, 5, 5])
   out = reference.block(
       w, 2, own["embedding"][tokens],
-      np.concatenate(hf.features(target.params, kept), -1), hf.SIZES,
-      name == "jetspec")
+      np.concatenate(hf.features(target.params, kept), -1),
+      hf.SIZES | {"window": fields.get("sliding_window", 99)},
+      name == "jetspec" or "sliding_window" in fields)
 
   def logits(drafts):
-    i = len(drafts)
-    if name != "dspark":
-      return out[i + (not from_root)] @ own["head"].T
-    before = (drafts[-1:] if i else hf.TEXT[-1:])[0]
-    return out[i] @ own["head"].T + w["markov_head.markov_w1.weight"][
-        before] @ w["markov_head.markov_w2.weight"].T
+    i, path = len(drafts), [hf.TEXT[-1], *drafts]
+    output = out[i + (not from_root)]
+    logits = output @ own["head"].T
+    if name == "dspark":
+      logits += w["markov_head.markov_w1.weight"][path[-1]] @ w[
+          "markov_head.markov_w2.weight"].T
+    if name.startswith("domino") and i:
+      logits += reference.domino(w, output, own["embedding"][path])
+    if name == "dflash2":
+      return reference.selected(w, output, logits, path[-1], 5)
+    return logits
 
   hf.check_chain(hf.drafted(loaded, target.params), logits)
 

@@ -111,6 +111,46 @@ def test_products(weights, dtype, width, kernels, monkeypatch):
                  expected) > 1e-3
 
 
+def test_groups_of_four_and_of_eight_bits():
+  x = np.random.default_rng(0).normal(size=(3, 5, 64)).astype(np.float32)
+  for bits, most, rows in ((4, 15, np.uint8), (8, 254, np.int8)):
+    how = quantization.Format(bits, 2)
+    result = quantization.quantize(x, how)
+    assert result.values.dtype == rows and quantization.shape(result) == x.shape
+    assert quantization.format_of(result) == how
+    off = np.abs(quantization.dequantize(result, "float32") - x)
+    groups = x.reshape(3, 5, 2, 32)
+    largest = (np.ptp(groups, -1) if bits == 4
+               else 2 * np.abs(groups).max(-1)) / most
+    # Half of a scale, and what 16 bits of scale and least number round.
+    off = off.reshape(groups.shape).max(-1)
+    assert (off <= largest * 0.5 + 4e-3).all()
+    # Control: a bit less does not do.
+    assert (off > largest * 0.4).any()
+    equal(result, quantization.on_host(x, how))
+    equal(result, jax.jit(quantization.quantize, static_argnums=1)(x, how))
+
+
+def test_a_model_in_groups_of_four_bits(tmp_path):
+  """Tables have 8 bits; who cannot be divided into groups has them by rows."""
+  config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=40)
+  model = tiny.random_model(config)
+  checkpoints.save(tmp_path / "model", config, model.params)
+  lm, params = checkpoints.load(tmp_path / "model", weights="int4")
+  formats = {transformer.param_name(key): quantization.format_of(leaf)
+             for key, leaf in jax.tree_util.tree_leaves_with_path(
+                 params, is_leaf=quantization.is_matrix)
+             if quantization.is_matrix(leaf)}
+  assert formats["embedding"] == (8, 1)
+  assert formats["layers/layer_0/attention/key/kernel"] == (4, 1)
+  assert formats["layers/layer_0/feed_forward/down/kernel"] == (8, 1)
+  np.testing.assert_allclose(
+      tiny.causal(tiny.Model(lm, params), TOKENS)[0],
+      tiny.causal(tiny.Model(lm, widened(params)), TOKENS)[0],
+      atol=1e-5)
+  assert transformer.num_params(params) == transformer.num_params(model.params)
+
+
 def test_rows_of_a_table():
   table = quantization.quantize(jax.random.normal(jax.random.key(0), (5, 3)))
   index = jnp.array([[4, 0], [4, 4]])
@@ -246,11 +286,11 @@ def test_what_a_folder_holds_in_bfloat16_stays_as_it_is(kind, scan_layers,
 def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
   on_host, read = quantization.on_host, []
 
-  def spy(x):
+  def spy(x, how):
     gc.collect()
     assert not any(before() is not None for before in read)
     read.append(weakref.ref(x))
-    return on_host(x)
+    return on_host(x, how)
 
   monkeypatch.setattr(quantization, "on_host", spy)
   checkpoints.load(folders / kind, weights="int8")
@@ -277,8 +317,8 @@ def test_what_cannot_be_had(tmp_path):
                        f"{what} with weights='dtype' alone"):
       function()
   assert not list(tmp_path.iterdir())
-  with pytest.raises(ValueError, match="weights='int4' is not one of"):
-    dataclasses.replace(tiny.LLAMA, weights="int4")
+  with pytest.raises(ValueError, match="weights='int7' is not one of"):
+    dataclasses.replace(tiny.LLAMA, weights="int7")
   with pytest.raises(ValueError, match="weights='bfloat16', dtype='float16': "
                      "float32 or bfloat16 is needed"):
     dataclasses.replace(tiny.LLAMA, weights="bfloat16", dtype="float16")

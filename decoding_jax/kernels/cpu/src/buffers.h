@@ -32,11 +32,14 @@ ffi::Error OfFloats(ffi::AnyBuffer buffer, Function function) {
   return ffi::Error::Success();
 }
 
-// The same, of weights, which may have 8 bits.
+// The same, of weights, which may have 8 bits, or 4: two in a byte.
 template <class Function>
 ffi::Error OfWeights(ffi::AnyBuffer buffer, Function function) {
-  if (buffer.element_type() != ffi::S8) return OfFloats(buffer, function);
-  function(static_cast<const int8_t*>(buffer.untyped_data()));
+  switch (buffer.element_type()) {
+    case ffi::S8: function(As<const int8_t>(ffi::S8, buffer)); break;
+    case ffi::U8: function(As<const uint8_t>(ffi::U8, buffer)); break;
+    default: return OfFloats(buffer, function);
+  }
   return ffi::Error::Success();
 }
 

@@ -21,15 +21,24 @@ struct Result {
   }
 };
 
+// Of weights in groups of inputs what is multiplied and added, [out, number]
+// each; see groups.h. Others have none.
+struct Groups {
+  const void *scales = nullptr, *least = nullptr;
+  int64_t number = 0;
+  bool have_16_bits = false;
+};
+
 // A matrix, and where its products go.
 template <class T>
 struct Factor {
   const T* w;
   Result y;
+  Groups groups = {};
 };
 
 // What arrays of a thread are for.
-enum { kWeights, kInputs, kUnits, kSums };
+enum { kWeights, kInputs, kUnits, kSums, kScales, kGroups };
 
 // An array of this thread, one for each purpose. It begins where a line of a
 // core's cache does, as XLA's arrays: registers that lie in two are slow.

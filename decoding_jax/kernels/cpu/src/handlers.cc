@@ -26,9 +26,19 @@ void EachRow(Pool pool, int64_t rows, Function function) {
   });
 }
 
-// Products of columns with matrices. Of results of 16 bits the sums are kept
-// elsewhere.
-template <class T, class X>
+// What weights in groups of inputs have besides, of one of `number` matrices.
+Groups GroupsOf(ffi::RemainingArgs rest, size_t number, size_t i) {
+  const auto scales = *rest.get<AnyBuffer>(number + i);
+  const void* least = rest.size() > 2 * number ?
+      rest.get<AnyBuffer>(2 * number + i)->untyped_data() : nullptr;
+  if (least == nullptr && scales.dimensions()[1] == 1) return {};
+  return {scales.untyped_data(), least, scales.dimensions()[1],
+          scales.element_type() == ffi::F16};
+}
+
+// Products of columns, activations of type A, with matrices. Of results of 16
+// bits the sums are kept elsewhere.
+template <class A, class T, class X>
 void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
                   ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const size_t number = results.size();
@@ -39,12 +49,15 @@ void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
   for (size_t i = 0; i < number; ++i) {
     const auto kernel = *rest.get<AnyBuffer>(i);
     auto result = *results.get<AnyBuffer>(i);
-    if (rest.size() > number) {
+    const Groups groups = rest.size() > number ? GroupsOf(rest, number, i)
+                                               : Groups{};
+    if (rest.size() > number && !groups.number) {
       scales[i] = rest.get<F32>(number + i)->typed_data();
     }
     rounded.push_back(As<uint16_t>(ffi::BF16, *result));
     factors.push_back({static_cast<const T*>(kernel.untyped_data()),
-                       {As<float>(ffi::F32, *result), kernel.dimensions()[0]}});
+                       {As<float>(ffi::F32, *result), kernel.dimensions()[0]},
+                       groups});
     outputs += kernel.dimensions()[0];
   }
   float* sums = rounded[0] ? Near<kSums, float>(outputs * width) : nullptr;
@@ -52,9 +65,7 @@ void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
     factors[i].y.data = sums;
     sums += factors[i].y.outputs * width;
   }
-  Team team(pool);
-  Products(team, factors, columns, inputs, width,
-           [&](int i, int64_t from, int64_t to) {
+  const auto finish = [&](int i, int64_t from, int64_t to) {
     const Result& y = factors[i].y;
     for (int64_t t = 0; t < width; ++t) {
       float* all = &y(from, t);
@@ -63,20 +74,31 @@ void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
         Combine(rounded[i] + from + t * y.outputs, to - from, Same, all);
       }
     }
-  });
+  };
+  Team team(pool);
+  if constexpr (sizeof(T) == 1) {
+    if (factors[0].groups.number) {
+      return GroupProducts<A>(team, factors, columns, inputs, width, finish);
+    }
+  }
+  if constexpr (!std::is_same_v<T, uint8_t>) {
+    Products(team, factors, columns, inputs, width, finish);
+  }
 }
 
 // x [width, in], kernels [out, in] of one type, then of each, or of none,
-// scales [out] -> [width, out] of each kernel, of 32 or of 16 bits
+// scales [out, groups] and least numbers -> [width, out] of each kernel, of 32
+// or of 16 bits
 ffi::Error ProductsOf(Pool pool, AnyBuffer x, ffi::RemainingArgs rest,
                       ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
   return OfBoth(x, *rest.get<AnyBuffer>(0),
                 [&](auto numbers, auto weights) {
     using T = Pointed<decltype(weights)>;
-    using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
-    ProductsWith<T>(pool, Converted<kInputs, Column>(numbers, width * inputs),
-                    width, inputs, rest, results);
+    using A = Pointed<decltype(numbers)>;
+    ProductsWith<A, T>(
+        pool, Converted<kInputs, ColumnOf<A, T>>(numbers, width * inputs),
+        width, inputs, rest, results);
   });
 }
 

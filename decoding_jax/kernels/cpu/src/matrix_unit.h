@@ -288,7 +288,7 @@ class Panel {
   }
 
   Lines operator()(int64_t step, int64_t row) {
-    if (row == 0 && step == fetched_) Fetch();
+    if (next_ && row == 0 && step == fetched_) Fetch();
     return {w_ + row * stride_ + step * kDepth<T>,
             stride_ * static_cast<int64_t>(sizeof(T))};
   }

@@ -17,6 +17,7 @@
 
 #include "dot_terms.h"
 #include "factor.h"
+#include "groups.h"
 #include "matrix_unit.h"
 #include "simd.h"
 #include "thread_team.h"
@@ -188,7 +189,9 @@ template <class T>
 const T* RowOf(const std::vector<Factor<T>>& factors, int64_t row,
                int64_t inputs, const T* none) {
   for (const auto& factor : factors) {
-    if (row < factor.y.outputs) return factor.w + row * inputs;
+    if (row < factor.y.outputs) {
+      return factor.w + row * RowBytes<T>(inputs) / sizeof(T);
+    }
     row -= factor.y.outputs;
   }
   return none;
@@ -209,7 +212,8 @@ void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t part,
       const int64_t last = std::min(to, outputs);
       if (first < last) {
         // What is near costs nothing to fetch.
-        const T* here = factors[i].w + first * inputs;
+        const T* here =
+            factors[i].w + first * RowBytes<T>(inputs) / sizeof(T);
         multiply(factors[i], first, last, RowOf(factors, next, inputs, here));
         finish(i, first, last);
       }
@@ -217,6 +221,24 @@ void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t part,
       to -= outputs;
     }
   });
+}
+
+// Products of weights in groups. Rows become numbers of X rounded to A, a panel
+// at a time, which `multiply` is given, and where their products go.
+template <class A, class X, class T, class Multiply, class Finish>
+void ProductsInGroups(Team& team, const std::vector<Factor<T>>& factors,
+                      int64_t inputs, Multiply multiply, Finish finish) {
+  const int64_t bytes = kPanel * RowBytes<T>(inputs);
+  ShareRows(team, factors, kPanel * (kLeast / bytes + 1), inputs,
+            [=](const auto& factor, int64_t from, int64_t to, const T* next) {
+    for (; from < to; from += kPanel) {
+      const int64_t last = std::min(from + kPanel, to);
+      const auto* after = last < to ?
+          factor.w + last * RowBytes<T>(inputs) : next;
+      const X* near = InGroups<A, X>(factor, from, last - from, inputs, after);
+      multiply(Factor<X>{near, factor.y.From(from, 0)}, last - from);
+    }
+  }, finish);
 }
 
 // Products of several matrices with the same columns; see `ShareRows`.
@@ -241,4 +263,24 @@ void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
                    const T* next) {
     MultiplyAll(factor, x, from, to, inputs, columns, next);
   });
+}
+
+// The same of weights in groups, which are rounded to A.
+template <class A, class X, class T, class Finish>
+void GroupProducts(Team& team, const std::vector<Factor<T>>& factors,
+                   const X* x, int64_t inputs, int64_t columns, Finish finish) {
+  if constexpr (kMatrixUnit && std::is_same_v<X, uint16_t>) {
+    if (HasMatrixUnit()) {
+      const auto packed = Packed(team, x, x, inputs, columns);
+      return ProductsInGroups<A, X>(
+          team, factors, inputs, [=](const auto& factor, int64_t rows) {
+        MultiplyTiles(factor, packed, 0, rows, inputs, columns,
+                      static_cast<const X*>(nullptr));
+      }, finish);
+    }
+  }
+  ProductsInGroups<A, X>(
+      team, factors, inputs, [=](const auto& factor, int64_t rows) {
+    MultiplyAll(factor, x, 0, rows, inputs, columns, factor.w);
+  }, finish);
 }
