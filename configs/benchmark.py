@@ -52,8 +52,8 @@ def get_config(preset="default"):
   # alone.
   c.rivals = {"transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
                                _LOOKUP)}
-  # Of targets' weights: float32, bfloat16, int8 (activations in bfloat16), and
-  # the rivals' alone int4.
+  # Of targets' weights: float32, bfloat16, int8 and int4 (activations in
+  # bfloat16).
   c.dtypes, c.rival_dtypes = ("float32",), ("float32", "bfloat16")
   # Of all drafts ("": as their target), and of matrices of ours: no text's
   # distribution depends on it.
@@ -88,12 +88,13 @@ _METHODS = (
     "specinfer(2, 3)", "rsd_c((2, 1, 1))", "rsd_c((2, 2, 2))", "rsd_s(2, 3)",
     "rsd_s(2, 3, traversal)", "rsd_s(3, 2)", "sequoia(((2,), (2, 0), (1, 1)))")
 _ENGINES = {
-    "dtypes": ("bfloat16", "int8"),
+    "dtypes": ("bfloat16", "int8", "int4"),
     "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 6,
     "methods": (*_METHODS[:2], *_METHODS[3:5], _METHODS[-1]),
     "rivals": {  # The best of `engines_search`.
         "transformers": (_COMPILED, *_drafts(2)),
-        "llama_cpp": (_PLAIN, *_drafts(2, 3, name="probabilistic")),
+        "llama_cpp": (_PLAIN, *_drafts(4, p_min=0.4),
+                      *_drafts(2, name="probabilistic", p_min=0.4)),
         "openvino": (_PLAIN, *_drafts(2), _LOOKUP),
         "vllm_cpu": (_PLAIN, *_drafts(2))}}
 _SMOLLM2 = {
@@ -101,7 +102,7 @@ _SMOLLM2 = {
     "head": "smollm2-eagle3", "temperatures": (0.0, 1.0),
     "methods": (*_METHODS[:2], "copy_or_draft(1, width=3)"),
     "rivals": {"transformers": (), "openvino": (_PLAIN, _LOOKUP),
-               "llama_cpp": (_PLAIN,), "vllm_cpu": ()}}
+               "llama_cpp": (_PLAIN, _LOOKUP), "vllm_cpu": ()}}
 # Every setting once, to choose by.
 _SEARCH = {"rounds": 1, "rivals": {
     "transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),

@@ -83,7 +83,7 @@ def check(config, tools=tuple(engines.ENGINES)):
       raise launch.UserError(f"{name} is empty: one is needed.")
   drafts = [config.draft_dtype] if config.draft_dtype else []
   for name, values, allowed in (
-      ("dtypes", config.dtypes, (*_DTYPES, "int8")),
+      ("dtypes", config.dtypes, WEIGHTS),
       ("draft_dtype", drafts, _DTYPES),
       ("rival_dtypes", config.rival_dtypes, WEIGHTS),
       ("rivals", config.rivals, tools), ("text", [config.text], _TEXTS)):

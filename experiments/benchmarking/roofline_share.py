@@ -82,8 +82,8 @@ def from_runs(roof, config, pair, methods):
 
 
 def _formats(pair, entry):
-  """Returns formats of both models' matrices; None for what ours has not."""
-  if entry.tool == entries.OURS:
+  """Returns formats of both models' matrices; None for 4 bits."""
+  if entry.tool == entries.OURS and entry.dtype != "int4":
     return pair.weights(entry.dtype)
   return {"int4": None, "int8": (quantization.INT8,) * 2}.get(
       entry.dtype, (quantization.DTYPE,) * 2)

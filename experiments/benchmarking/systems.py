@@ -58,6 +58,11 @@ class Pair(NamedTuple):
     return (quantization.INT8 if self.draft_weights == quantization.INT8
             else self.dtypes(dtype)[1])
 
+  def source(self, dtype):
+    """Returns what our target is read from: in 4 bits its file, if any."""
+    return (self.file if self.file and dtype == quantization.INT4
+            else self.target)
+
   def weights(self, dtype):
     """Returns formats of our matrices, if a run is in `dtype`.
 
@@ -65,6 +70,9 @@ class Pair(NamedTuple):
     """
     if dtype == quantization.INT8:
       return quantization.INT8, self.draft_weights
+    if dtype == quantization.INT4:
+      return (quantization.STORED if self.file else quantization.INT4,
+              self.draft_weights)
     exact = (self.dtype, dtype) == ("bfloat16", "float32")
     return (quantization.BFLOAT16 if exact else quantization.DTYPE,
             self.draft_weights)
@@ -139,11 +147,12 @@ def with_dtype(pair, dtype):
   """Loads a `Pair` as a `ModelPair`, the target in `dtype`."""
   if pair.head:
     return model_pair.with_params(model_pair.open_pair(
-        str(pair.target), pair.head, *pair.dtypes(dtype), *pair.weights(dtype)))
+        str(pair.source(dtype)), pair.head, *pair.dtypes(dtype),
+        *pair.weights(dtype)))
   with launch.user_errors(OSError, ValueError):
-    loaded = [checkpoints.load(folder, dtype=dtype, weights=weights)
-              for folder, dtype, weights in zip(
-                  (pair.target, pair.draft), pair.dtypes(dtype),
+    loaded = [checkpoints.load(folder, dtype=computed, weights=weights)
+              for folder, computed, weights in zip(
+                  (pair.source(dtype), pair.draft), pair.dtypes(dtype),
                   pair.weights(dtype))]
     lms = vocab_alignment.align(*(lm for lm, _ in loaded), pair.vocab_size)
   sizes = [transformer.num_params(params) for _, params in loaded]

@@ -174,8 +174,8 @@ def _texts(name, setting, folder, requests, length, temperature):
   rival = subprocess_server.start(name, {
       **{side: str(path) for side, path in files.items()}, **shape,
       **dict.fromkeys(("dtype", "weights", "draft_dtype", "draft_weights"),
-                      "float32"), "threads": 1, "max_length": length + _PROMPT, "memory_share": 0.1,
-      "folder": str(folder)})
+                      "float32"), "threads": 1, "memory_share": 0.1,
+      "max_length": length + _PROMPT, "folder": str(folder)})
   try:
     answers = [subprocess_server.generate(rival, {
         **shape, "prompts": [prompt], "seed": seed, "max_new_tokens": length,

@@ -110,7 +110,7 @@ def versions(name) -> str:
   engine = ENGINES[name]
   if engine.requirements:
     return ", ".join(" ".join(x.split("==")) for x in engine.requirements) + (
-        " built for this machine" if engine.built else "")
+        " built for this machine" * engine.built)
   return ", ".join(f"{package} {importlib.metadata.version(package)}"
                    for package in engine.packages)
 
@@ -145,7 +145,7 @@ def _installed(name):
 
 
 def _wanted(engine):
-  return [*engine.requirements, *([_cmake_args()] if engine.built else ())]
+  return [*engine.requirements, *[_cmake_args()] * engine.built]
 
 
 def _cmake_args():

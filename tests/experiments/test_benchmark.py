@@ -224,7 +224,7 @@ def test_presets():
     ({"rounds": 0}, "rounds=0: at least 1"),
     ({"batches": ()}, r"batches=\(\): at least 1"),
     ({"batches": (0,)}, r"batches=\(0,\): at least 1"),
-    ({"dtypes": ("int4",)}, "dtypes: 'int4' is not one of float32, bfloat16"),
+    ({"dtypes": ("int7",)}, "dtypes: 'int7' is not one of float32, bfloat16"),
     ({"rival_dtypes": ("int7",)}, "rival_dtypes: 'int7' is not one of .*int4"),
     ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),
     ({"draft_dtype": "int7"}, "draft_dtype: 'int7' is not one"),
