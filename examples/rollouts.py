@@ -30,13 +30,14 @@ def text_log_probs(model, params, tokens):
                              axis=2)[..., 0]
 
 
-def main(steps=12, group=16, new_tokens=64, rate=3e-5, rounds=3):
+def main(steps=12, group=16, new_tokens=64, rate=2e-4, rounds=3):
   """Trains policy and drafter; returns a dict of figures for each step."""
   models, both = zip(*map(checkpoints.load, ("python-target", "python-draft")))
   tokenizer = tokenizers.load("python-target")
   prompts, lengths = batching.encode(tokenizer, [PROMPT] * group)
   optimizer, compiled, history = optax.adam(rate), [], []
-  state = optimizer.init(both)
+  # On the device, as parameters are: the first update is then like the others.
+  state = jax.device_put(optimizer.init(both), jax.devices()[0])
   jax.monitoring.register_event_duration_secs_listener(
       lambda name, *_, **__: name.endswith("backend_compile_duration")
       and compiled.append(name))

@@ -8,7 +8,8 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(children=((2,), (2, 1))),)
 
 
-def make(children, verification: str = verifiers.USUAL) -> Method:
+def make(children, verification: str = verifiers.USUAL,
+         lossy: bool = False) -> Method:
   """Makes Sequoia: siblings by Gumbel-Top-k, recursive rejection sampling.
 
   `tree_planning.best_trees` finds the best trees for known acceptance rates.
@@ -18,6 +19,7 @@ def make(children, verification: str = verifiers.USUAL) -> Method:
       order of their parents and their draw; 0 for a leaf. `((2,), (2, 1))`:
       the root has two children, the first of which has two, the other one.
     verification: any of `verifiers.RULES`.
+    lossy: as in `rsd_c`.
 
   Returns:
     The method. Where all nodes of a level have equally many children it is
@@ -37,6 +39,6 @@ def make(children, verification: str = verifiers.USUAL) -> Method:
                                               expanders.OF_FIXED_TREES)
   return Method(f"sequoia({levels}{suffix})",
                 sampled=verifiers.pair(
-                    expanders.static_tree(children, draws), verifier),
+                    expanders.static_tree(children, draws), verifier, lossy),
                 greedy=verifiers.pair(expanders.static_tree(
                     children, Draws.ARBITRARY), verifiers.match()))

@@ -230,7 +230,7 @@ class Verifier(NamedTuple):
       randomness comes from `uniforms`. With `Draws.OF_SEVERAL`, `draft [K, V]`
       has the distribution of each child. None where there is a walk.
     takes: how children may be drawn for it to be exact; `frozenset(Draws)`
-      if it is exact for any.
+      if it is exact for any, `frozenset()` if it is lossy.
     walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, instead of
       going down from the root by the rule; None where there is a rule.
   """

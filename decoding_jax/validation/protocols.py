@@ -122,7 +122,7 @@ _FIELDS = {
         "rule": _or_none(_function("uniforms", "target", "draft", "children",
                                    "valid")),
         "takes": _Condition(
-            lambda value: isinstance(value, frozenset) and value and
+            lambda value: isinstance(value, frozenset) and
             all(map(_DRAWS.fits, value)), "a frozenset of dj.Draws"),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
                                    "warper"))},

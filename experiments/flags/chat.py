@@ -12,6 +12,8 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import compilation_cache
 from experiments.app import launch
+from experiments.data import prompt_tasks
+from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.flags import constraint_flags
 from experiments.flags import display_flags
@@ -26,8 +28,8 @@ _ROOM = 1024
 _WIDTH = 32
 # Longest text that constraints look back on.
 _MOST = 2**15
-# Flags that time or value a single text, or split it over devices.
-_ALONE = ("mesh", "compare", "profile", "reward")
+# Flags that time or value a single text.
+_ALONE = ("compare", "profile", "reward")
 
 
 def converse(pair, methods) -> None:
@@ -35,7 +37,7 @@ def converse(pair, methods) -> None:
   sampling = generation_flags.sampling()
   _check(methods, sampling)
   budget = generation_flags.MAX_NEW_TOKENS.value
-  window = (pair.target.max_length or _MOST) - budget
+  window = min(prompt_tasks.positions(pair, budget, methods[0]), _MOST)
   model_pair.check(methods[0], pair, 1, budget, sampling)
   # One date: later prompts begin as the earlier ones did.
   write = prompt_flags.encoder(pair.tokenizer, model_flags.TARGET.value,
@@ -62,11 +64,14 @@ def converse(pair, methods) -> None:
 def _check(methods, sampling):
   """Raises `UserError` for flags of a single text, and for searches."""
   display_flags.check(methods, sampling, "--chat without --prompt")
-  for name in _ALONE:
-    if flags.FLAGS[name].present:
-      raise launch.UserError(f"--{name}={flags.FLAGS[name].value} and --chat "
-                             "without --prompt: a chat in the terminal is of "
-                             "one text after the other, on one device.")
+  # Several processes have a mesh without the flag.
+  given = {"mesh": mesh.value(), **{name: flags.FLAGS[name].value
+                                    for name in _ALONE}}
+  for name, value in given.items():
+    if value:
+      raise launch.UserError(f"--{name}={value} and --chat without --prompt: a "
+                             "chat in the terminal is of one text after the "
+                             "other, on one device.")
   if len(methods) > 1:
     raise launch.UserError("--method=auto measures on one prompt, and needs "
                            "--prompt.")
@@ -106,7 +111,7 @@ def prompted(begin, run, tokens, window):
   It goes on with `run`, or None, if the prompt begins with all of its text.
   """
   size = int(run.lengths[0]) if run else 0
-  if run and len(tokens) <= run.context.prompts.shape[1] and (
+  if run and size < len(tokens) <= run.context.prompts.shape[1] and (
       tokens[:size] == np.asarray(run.tokens[0, :size]).tolist()):
     more = tokens[size:]
     padded = np.zeros((1, -(-len(more) // _WIDTH) * _WIDTH), np.int32)

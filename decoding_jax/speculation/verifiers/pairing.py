@@ -50,16 +50,21 @@ RULES = {
     "global_resolution": Rule((Draws.WITH_REPLACEMENT,),
                               maker="path_blocks:global_resolution"),
 }
+# Rules that change the distribution; a number may follow, "typical:0.3".
+LOSSY = {"typical": Rule((Draws.ARBITRARY,),
+                         maker="typical_acceptance:verifier")}
 USUAL = next(iter(RULES))
 _ALIASES = {rule.alias: name for name, rule in RULES.items() if rule.alias}
 
 
-def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
+def pair(drafter: Drafter | Expander, verifier: Verifier,
+         lossy: bool = False) -> Pair:
   """Joins a drafter and a verifier, if that keeps the target's distribution.
 
   Args:
     drafter: proposes trees; an expander stands for `drafters.of_model` of it.
     verifier: accepts children.
+    lossy: whether it may be one that is exact for no drafts.
 
   Raises:
     ValueError: if the drafter's children are drawn otherwise than the verifier
@@ -70,6 +75,11 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
     drafter = drafters.of_model(drafter)
   protocols.check("drafter", Drafter, drafter)
   protocols.check("verifier", Verifier, verifier)
+  if not verifier.takes:
+    if lossy is not True:
+      raise ValueError(f"lossy={lossy!r}: {_name(verifier)} changes the "
+                       "distribution of the output, which lossy=True allows.")
+    return Pair(drafter, verifier)
   draws = {drafter.draws}
   if tree_lib.max_branching(drafter.layout) < 2 and draws & SAMPLED:
     draws = SAMPLED
@@ -92,9 +102,9 @@ def matched(name: str, drafter: Drafter | Expander) -> Method:
                 greedy=pair(drafter, target_match.match()))
 
 
-def names(draws: Iterable[Draws] = frozenset(Draws)) -> list[str]:
+def names(draws: Iterable[Draws] = frozenset(Draws), rules=RULES) -> list[str]:
   """Returns the names of rules for children that can be drawn in these ways."""
-  return [name for name, rule in RULES.items() if set(draws) & {*rule.draws}]
+  return [name for name, rule in rules.items() if set(draws) & {*rule.draws}]
 
 
 def canonical(verification: str) -> str:
@@ -105,19 +115,23 @@ def canonical(verification: str) -> str:
 def of_name(verification: str,
             draws: Iterable[Draws]) -> tuple[str, Verifier, Draws]:
   """Returns (suffix of the method's name, verifier, `Draws`) for
-  `verification`, a name in `RULES` or an alias, of the `draws` that a method
-  has. Raises ValueError naming the option, its value and what is allowed."""
-  name, allowed = canonical(verification), names(draws)
+  `verification`, a name in `RULES` or `LOSSY` or an alias, of the `draws` that
+  a method has. Raises ValueError naming the option, its value and what is
+  allowed."""
+  base, *numbers = str(verification).split(":")
+  name = base if base in LOSSY else canonical(verification)
+  allowed = names(draws) + names(draws, LOSSY)
   if name not in allowed:
     values.check_one_of("verification", verification, dict.fromkeys(allowed))
-  rule = RULES[name]
+  rule = LOSSY.get(name) or RULES[name]
   drawn = next(x for x in rule.draws if x in draws)
   if rule.maker:
     verifier = pkgutil.resolve_name(
-        f"decoding_jax.speculation.verifiers.{rule.maker}")()
+        f"decoding_jax.speculation.verifiers.{rule.maker}")(*numbers)
   else:
     verifier = recursive_rejection.recursive(drawn == Draws.WITH_REPLACEMENT)
-  return "" if name == USUAL else f", {name}", verifier, drawn
+  suffix = f", {verification}, lossy=True" if name in LOSSY else f", {name}"
+  return suffix if name != USUAL else "", verifier, drawn
 
 
 def _name(verifier):

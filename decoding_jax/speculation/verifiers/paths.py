@@ -25,7 +25,7 @@ def walk(find, key, layout: Layout, tree: DraftTree, logits,
 def verdict(layout: Layout, tree: DraftTree, node, token) -> Verdict:
   """Returns the verdict of the path to `node []`, which `token []` follows."""
   levels = jnp.arange(tree_lib.depth(layout) + 1)
-  at_level = tree_lib.depths(layout)[None] == levels[:, None]
+  at_level = tree_lib.positions(tree)[None] == levels[:, None]
   on_path = tree.mask[node][None] & at_level
   path = jnp.where(on_path.any(1), jnp.argmax(on_path, axis=1), node)
   accepted = on_path.sum() - 1
