@@ -46,7 +46,7 @@ def get_config(presets="default"):
   # "file", see `experiments.data.constraint_file`. Its folder or file; "" for
   # the word sets that come along, or installed modules.
   c.task, c.corpus = "commongen", ""
-  c.split = "dev"  # Of CommonGen.
+  c.split = ""  # Of CommonGen's folder; "" is dev.
   # What a model that was not trained for commongen or a file is told, as in
   # configs/tasks.py; fields are {words}, or the file's.
   c.prompt = {"template": "", "answer": "", "shots": (), "between": "\n\n"}
@@ -59,7 +59,7 @@ def get_config(presets="default"):
   c.weights = ""
   # Model that scores texts; another that scores what was written; and whether
   # the first runs on the host, where it may have a tokenizer of its own.
-  c.reward, c.second_reward, c.reward_on_host = "harmless-reward", "", False
+  c.reward, c.second_reward, c.reward_on_host = "", "", False
   c.examples = 64
   # Of python: identifiers an example, of the most common ones (0: of all).
   c.concepts, c.common = 3, 100
@@ -114,8 +114,8 @@ _PRESETS = {
     "commongen": {"corpus": "data/commongen", "examples": 200},
     "harmless": {"task": "harmless", "corpus": "data/harmless",
                  "target": "harmless-target", "draft": "harmless-draft",
-                 "prompt_length": 64, "max_new_tokens": 40,
-                 "methods": METHODS},
+                 "reward": "harmless-reward", "prompt_length": 64,
+                 "max_new_tokens": 40, "methods": METHODS},
     "sweep": {"methods": (
         GREEDY, *(line(f"CDLH n={n}", "cdlh", **{**SEARCH, "lookahead": n})
                   for n in (2, 4, 8, 12)),

@@ -45,7 +45,7 @@ _TASKS = {
         "max_new_tokens": 32, "methods": _METHODS},
     "harmless": {
         "task": "harmless", "corpus": "data/harmless", "examples": 80,
-        "reward_on_host": True,
+        "reward": "harmless-reward", "reward_on_host": True,
         "prompt": {"template": "", "answer": "", "shots": ()},
         "prompt_length": 192, "max_new_tokens": 40},
     "file": {

@@ -85,6 +85,8 @@ def defaults():
   c.seed = 0
   c.compilation_cache = True  # Keeps compiled programs in the workdir.
   c.speed = {}  # A config of experiments.benchmark, run last.
+  # Method -> published block efficiency, which is hit within this share.
+  c.expected, c.tolerance = {}, 0.05
   return c
 
 

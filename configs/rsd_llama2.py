@@ -5,6 +5,8 @@
   python -m experiments.rsd --config=configs/rsd_llama2.py:7b-chat,dolly \\
       --config.data=databricks-dolly-15k.jsonl \\
       --workdir=runs/llama2-7b-chat-dolly
+  python -m experiments.rsd --config=configs/rsd_llama2.py:one_gpu \\
+      --workdir=runs/llama2-one-gpu
   python -m experiments.rsd --config=configs/rsd_llama2.py:spechub \\
       --workdir=runs/spechub
 
@@ -17,15 +19,15 @@ The paper's drafter was not published: JackFram/llama-68m has the tokenizer, and
 
 Hardware: an accelerator. Weights of the target in 16 bits: 13.5 GB (7b), 26 GB
 (13b), 138 GB (70b); a position of the cache is 0.5, 0.8 and 0.3 MiB.
-Minutes: never run.
+Hours: never run. `one_gpu`, 7b on XSum, needs 18.4 GiB; it has half the cells
+of configs/rsd_opt.py:one_gpu, which says how hours are estimated.
 To expect: by the paper, RSD above the baselines at each draft length, and in
 most cases at a fixed budget.
 
-`spechub` has figures to hit: block efficiency of binary trees without
-replacement of depth 1 to 4 in the runs of SpecHub (arXiv 2411.05289), other
-articles of CNN/DailyMail cut to 128 tokens, 128 more at temperature 0.6:
-
-    rsd_c(2) 1.600  rsd_c(2-2) 1.969  rsd_c(2-2-2) 2.169  rsd_c(2-2-2-2) 2.315
+`spechub` ends with whether it hit `_SPECHUB`: block efficiency of binary trees
+without replacement (`rsd_c`) and with it (`specinfer`) of depth 1 to 4 in the
+runs of SpecHub (arXiv 2411.05289), other articles of CNN/DailyMail cut to 128
+tokens, 128 more at temperature 0.6.
 """
 
 from configs import rsd
@@ -40,16 +42,28 @@ _PAPER = {"xsum": {"temperatures": (0.3,)},
           "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
 
 
+ONE_GPU = {"prompts": 64, "batch": 8, "buckets": 1, "longest_prompt": 512,
+           "references": 2}
+_SPECHUB = {"rsd_c(2)": 1.600, "rsd_c(2-2)": 1.969, "rsd_c(2-2-2)": 2.169,
+            "rsd_c(2-2-2-2)": 2.315, "specinfer(2)": 1.554,
+            "specinfer(2-2-2-2)": 2.139}
+
+
 def get_config(presets="7b,xsum"):
   """Returns the configuration of `experiments.rsd`, see `configs/rsd.py`."""
+  if presets == "one_gpu":
+    config = published("7b,xsum", _MODELS, _DRAFT)
+    config.update(ONE_GPU)
+    return config
   if presets != "spechub":
     return published(presets, _MODELS, _DRAFT)
   config = published("7b-chat,cnn_dailymail", _MODELS, _DRAFT)
   config.update(
       chat=False, temperatures=(0.6,), prompts=200, longest_prompt=128,
       too_long="right", max_new_tokens=128, lengths=(1, 2, 3, 4), budgets=(),
-      trees={"length": {str(n): (f"rsd_c({(2,) * n})",)
-                        for n in (1, 2, 3, 4)}})
+      expected=_SPECHUB, trees={"length": {str(n): (
+          f"rsd_c({(2,) * n})", f"specinfer(expansion={(2,) * n})")
+                                           for n in (1, 2, 3, 4)}})
   return config
 
 

@@ -34,6 +34,7 @@ from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.app import own_code
 from experiments.app import preemption
+from experiments.app import text_tables
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
 from experiments.devices import mesh as mesh_lib
@@ -270,10 +271,10 @@ def _statistics(method, records, device):
           for end in ("stop", "length", "too_long")]
   tokens = sum(r["tokens"] for r in written)
   calls = sum(r["target_calls"] for r in written)
-  return (f"{method.name}: {len(written)} texts, {tokens} tokens, block "
-          f"efficiency {tokens / max(calls, 1):.2f}; {ends[0]} stopped by "
-          f"themselves, {ends[1]} by --max_new_tokens, {ends[2]} prompts were "
-          f"too long. Decoded on {device}.")
+  return (f"{method.name}: {text_tables.count(len(written), 'text')}, "
+          f"{text_tables.count(tokens, 'token')}, block efficiency "
+          f"{tokens / max(calls, 1):.2f}; finish: {ends[0]} stop, {ends[1]} "
+          f"length, {ends[2]} too_long. Decoded on {device}.")
 
 
 if __name__ == "__main__":

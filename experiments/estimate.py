@@ -1,5 +1,12 @@
 """Estimates memory and cost of a generation on TPUs or GPUs that are not here.
 
+  python -m experiments.estimate --target=<folder> --draft=<folder> \\
+      --method="rsd_s(6, 5)" --batch=8 --devices=h100:1
+
+needs a `config.json` of each model, and no accelerator: memory and the bytes
+that a step reads are counted from shapes. Where the compiler of `--devices` is
+installed, it says more:
+
   pip install -e '.[tpu]'
   python -m experiments.estimate --devices=v5e:4x4 --mesh=data:8,model:2 \\
       --target=<folder> --draft=<folder> --method="rsd_s(3, 4)" \\
@@ -11,10 +18,9 @@
 `--memory_budget=14GiB` chooses the tree: of those that `auto` tries and that
 have the name `--method`, the one of most nodes that fits.
 
-Their compiler compiles the program of a generation from the architectures of
-the models: no parameter is read, and nothing runs. Prints the memory that it
-needs on a device, or that a device has too little. Of TPUs also the cost of the
-forwards of a step relative to a token's, in cycles that the compiler has
+It compiles the program of a generation; nothing runs. Prints the memory that
+it needs on a device, or that a device has too little. Of TPUs also the cost of
+the forwards of a step relative to a token's, in cycles that the compiler has
 scheduled. These are not measured: they miss some of the time spent waiting for
 memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
 bytes that they read and write.
@@ -46,11 +52,11 @@ from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
 from experiments.flags import model_flags
 from experiments.timing import auto_method
+from experiments.timing import step_bytes
 
 _DEVICES = flags.DEFINE_string(
-    "devices", None, "What to compile for: TPUs such as v5e:4x4 or v5p:2x2x1, "
-    "GPUs such as h100:8.",
-    required=True)
+    "devices", "", "What to compile for: TPUs such as v5e:4x4 or v5p:2x2x1, "
+    "GPUs such as h100:8; '' for any device, whose memory is not known.")
 _METHOD = flags.DEFINE_string("method", "rsd_s",
                               method_specs.help_text())
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
@@ -85,12 +91,16 @@ def main():
         f"--shared_prefix={_SHARED_PREFIX.value}: fewer tokens than "
         f"--prompt_length={_PROMPT_LENGTH.value} are needed.")
   gpu = gpu_compiler.model(_DEVICES.value)
-  devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
+  compiler = gpu_compiler if gpu else tpu_compiler
+  sheet, count = device_compiler.sheet(_DEVICES.value or "any:1")
+  compiles = bool(_DEVICES.value) and (
+      compiler.installed() or bool(_TOKENS.value) or not sheet)
+  devices = compiler.devices(_DEVICES.value) if compiles else [None] * count
   budget = model_flags.memory_budget()
   sampling = dj.Sampling(_TEMPERATURE.value)
   methods = ([method_specs.from_flag(_METHOD.value)] if budget is None
              else auto_method.methods(model_flags.has_drafter(), _BATCH.value))
-  pair = model_flags.open_pair(_METHOD.value, methods)
+  pair = model_flags.open_pair(_METHOD.value, methods, tokens=False)
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
   if _TOKENS.value:
@@ -108,9 +118,17 @@ def main():
   need = memory_estimate.estimate(pair, [program], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                                   ways, _SHARED_PREFIX.value)
+  device = devices[0].device_kind if compiles else (
+      _DEVICES.value.partition(":")[0] or "any device")
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
-        f"{devices[0].device_kind}: {_BATCH.value} rows of "
-        f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
+        f"{device}: {_BATCH.value} rows of {_PROMPT_LENGTH.value} + "
+        f"{_MAX_NEW_TOKENS.value} tokens", flush=True)
+  if not compiles:
+    print(f"a device needs {memory_estimate.text(need)}: it "
+          f"{_verdict(sum(need), sheet and sheet.memory)}")
+    print(step_bytes.table(pair, program, need, ways, _MAX_NEW_TOKENS.value,
+                           sheet and sheet.bandwidth))
+    return
   there = gpu.memory if gpu else tpu_compiler.capacity(devices[0])
   compiled = _compiled(pair, mesh_shapes.make(shape, devices), method, sampling,
                        there, "cuda" if gpu else "tpu")
@@ -192,12 +210,14 @@ def _memory(estimate, need, there):
   table = text_tables.plain_table(
       [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
                    for name, *row in lines[1:])])
+  return f"{table}\n{_verdict(sum(estimate), there)}"
+
+
+def _verdict(need, there):
   if there is None:
-    verdict = "the memory of such a device is unknown"
-  else:
-    fits = "fits into" if sum(estimate) <= there else "does NOT fit into"
-    verdict = f"{fits} the {there / _MIB:,.0f} MiB of a device"
-  return f"{table}\n{verdict}"
+    return "has to fit into a device whose memory is unknown"
+  fits = "fits into" if need <= there else "does NOT fit into"
+  return f"{fits} the {there / _MIB:,.0f} MiB of a device"
 
 
 def _kernels(text, weights, gpu):

@@ -30,6 +30,7 @@ from decoding_jax import metrics
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.app import text_tables
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.flags import chat
@@ -142,11 +143,13 @@ def _row_keys(first, count):
 
 def _show(complete, text_of, lengths):
   """Decodes twice to time compilation; prints and returns as `--stream`."""
-  _, first = stopwatch.timed(complete)
+  jit = not jax.config.jax_disable_jit
+  first = stopwatch.timed(complete)[1] if jit else 0
   out, seconds = stopwatch.decoded(complete)
   _print(out, text_of, lengths)
   rate = metrics.token_rate(out.stats.emitted, [seconds])
-  return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
+  return out, f"{rate:.3g} tokens/s, " + (
+      f"compiled in {first - seconds:.1f} s" if jit else "without jit")
 
 
 def _prompt_text():
@@ -163,9 +166,10 @@ def _print(out, text_of, lengths):
 def _statistics(method, out, took, device):
   stats = out.stats
   efficiency = metrics.block_efficiency(stats.emitted, stats.target_calls)
-  return (f"{method.name}: {stats.emitted[0]} tokens, {stats.target_calls[0]} "
-          f"target calls, block efficiency {efficiency:.2f}, {took} on "
-          f"{device}, mean log-probability "
+  calls = text_tables.count(stats.target_calls[0], "target call")
+  return (f"{method.name}: {text_tables.count(stats.emitted[0], 'token')}, "
+          f"{calls}, block efficiency {efficiency:.2f}, {took} on {device}, "
+          "mean log-probability "
           f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
 
 

@@ -41,7 +41,7 @@ from experiments.harness import store
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
-         "compilation_cache", "speed")
+         "compilation_cache", "speed", "expected", "tolerance")
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
 flags.adopt_module_key_flags(share_prefix_flag)
@@ -119,6 +119,8 @@ def run(config, workdir) -> list:
   print(tree_tables.terminal(cells, trees, note, with_rates=not config.speed))
   print(f"{workdir}: {', '.join(tree_tables.FILES)}, {store.RESULTS}, "
         f"{store.RUN}")
+  if config.expected:
+    print(tree_tables.verdict(cells, config.expected, config.tolerance))
   return trees
 
 

@@ -42,7 +42,7 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
   """
   values.check_positive("num_candidates", num_candidates)
   values.check_number("penalty", penalty, 0.0, 1.0)
-  return Method(f"contrastive_search({num_candidates}, alpha={penalty:g})",
+  return Method(f"contrastive_search({num_candidates}, penalty={penalty:g})",
                 sampled=None,
                 greedy=Decoder(_init, functools.partial(
                     _step, int(num_candidates), float(penalty)),

@@ -35,9 +35,9 @@ def make(depth: int, copies: int = 8, min_ngram: int = 3,
   _, verifier, draws = verifiers.of_name("traversal",
                                          {Draws.WITHOUT_REPLACEMENT})
   sizes, branching = (copies, min_ngram, max_ngram), (width,) * depth
-  form = f"{depth}" if width == 1 else f"{width}x{depth}"
   return Method(
-      f"copy_or_draft({form}, copies={copies}, ngram={min_ngram}-{max_ngram})",
+      f"copy_or_draft({depth}, copies={copies}, min_ngram={min_ngram}, "
+      f"max_ngram={max_ngram}{f', width={width}' * (width > 1)})",
       sampled=verifiers.pair(drafters.copied_or(
           expanders.product_tree(branching, draws), *sizes), verifier),
       greedy=verifiers.pair(drafters.copied_or(

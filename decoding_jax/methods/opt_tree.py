@@ -45,6 +45,7 @@ def make(nodes: int, width: int, depth: int,
   drafter = drafters.best_first(nodes, width, depth, rank_temperature, rank_all,
                                 threshold)
   sharp = "" if rank_temperature == 1 else f", {rank_temperature:g}"
-  sharp += ", all" * rank_all + f", threshold={threshold:g}" * bool(threshold)
+  sharp += ", rank_all=True" * rank_all
+  sharp += f", threshold={threshold:g}" * bool(threshold)
   return verifiers.matched(f"opt_tree({nodes}, {width}x{depth}{sharp})",
                            drafter)

@@ -33,6 +33,7 @@ def make(nodes: int, depth: int, num_paths: int = 16, max_ngram: int = 8,
   values.check_number("nodes_per_match", nodes_per_match)
   drafter = drafters.suffix(nodes, depth, num_paths, max_ngram,
                             min_probability, nodes_per_match)
-  name = (f"suffix({nodes}x{depth}, paths={num_paths}, ngram={max_ngram}, "
-          f"p={min_probability:g}, nodes_per_match={nodes_per_match:g})")
+  name = (f"suffix({nodes}x{depth}, num_paths={num_paths}, max_ngram="
+          f"{max_ngram}, min_probability={min_probability:g}, nodes_per_match="
+          f"{nodes_per_match:g})")
   return verifiers.matched(name, drafter)

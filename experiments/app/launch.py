@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import errno
 import math
+import operator
 import os
 import pathlib
 import re
@@ -278,6 +279,8 @@ def _parse_flags(argv):
       argv = flags.FLAGS(_arguments(argv))
     for name, value in flags.FLAGS.flag_values_dict().items():
       _check_numbers(f"--{name}", value)
+      if name == "workdir":  # Before minutes of loading.
+        check_folder("--workdir", value)
     # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
     # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
@@ -290,16 +293,26 @@ def _parse_flags(argv):
   except flags.Error as e:
     _fail_in_config(e)
     # A config file that raises: only its message, not the traceback around it.
-    _fail(_root(e) if "Traceback" in str(e) else e)
+    _fail(_call_of_config(e) or (_root(e) if "Traceback" in str(e) else e))
   except AttributeError as e:
     root = _root(e)
     if "get_config" in str(root):
-      _fail(f"--config: {root}: a function that returns a ConfigDict.")
+      _fail(_call_of_config(e))
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
     _fail(f"--config has no field {root}{hint}")
   except (OSError, UserError) as e:
     _fail(e)
+
+
+def _call_of_config(e):
+  """Returns a line about a call of `get_config`; "" if it is no such error."""
+  if "get_config" not in str(_root(e)):
+    return ""
+  given = re.findall(r"(?:^|\0)--?config[=\0]([^\0]*)", "\0".join(sys.argv))
+  return (f"--config={[*_defaults[-1:], *given][-1]}: {_root(e)}: a function "
+          "that takes the preset after the colon, or nothing, and returns a "
+          "ConfigDict is needed.")
 
 
 def _unknown_flag(name):
@@ -389,12 +402,27 @@ def check_positive(settings, *names):
       raise UserError(f"--config.{name}={value}: at least 1 is needed.")
 
 
+def check_folder(flag, value):
+  """Raises `UserError` for the address of a bucket, which is no folder."""
+  if "://" in str(value):
+    raise UserError(f"{flag}={value}: a folder is needed; a bucket is one "
+                    "where it is mounted (gcsfuse), or copied afterwards.")
+
+
 def check_used(settings, **needs):
   """Raises `UserError` for a field that is set without the one it needs."""
   for name, other in needs.items():
-    if settings[name] and not settings[other]:
-      raise UserError(f"--config.{name}={settings[name]!r} has no effect "
-                      f"without --config.{other}.")
+    if not settings[other]:
+      check_unset(settings, name, there=f"without --config.{other}")
+
+
+def check_unset(settings, *names, there=""):
+  """Raises `UserError` for a field that is set, though the task ignores it."""
+  for name in names:
+    value = operator.attrgetter(name)(settings)
+    if value:
+      raise UserError(f"--config.{name}={value!r} has no effect "
+                      f"{there or f'on --config.task={settings.task}'}.")
 
 
 def check_seed(settings):

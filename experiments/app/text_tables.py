@@ -37,6 +37,11 @@ def long_records(figures, **keys) -> list[dict]:
   return records
 
 
+def count(number, noun) -> str:
+  """Returns "1 step" or "2 steps" of a number and a noun."""
+  return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def figure(record) -> list:
   """Returns [value, low, high] of a long record."""
   return [record["value"], record["low"], record["high"]]

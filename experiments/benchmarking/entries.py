@@ -91,6 +91,10 @@ def check(config, tools=tuple(engines.ENGINES)):
       if value not in allowed:
         raise launch.UserError(f"{name}: {value!r} is not one of "
                                f"{', '.join(allowed)}.")
+  if not 0 < config.vllm_memory_share <= 1:
+    raise launch.UserError(
+        f"--config.vllm_memory_share={config.vllm_memory_share}: above 0 and "
+        "at most 1, the share of the GPU's memory, is needed.")
   if config.draft_weights not in quantization.WEIGHTS:
     raise launch.UserError(f"draft_weights={config.draft_weights!r} is not one "
                            f"of {', '.join(quantization.WEIGHTS)}.")

@@ -29,6 +29,13 @@ _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 _COMMONGEN = ("{}.src_alpha.txt", "{}.tgt.txt", "{}.constraint.json")
 _WORD_SETS = pathlib.Path(__file__).parent / "word_sets.jsonl"
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
+# Fields of a config that a task does not read.
+_PROMPT = ("prompt.template", "prompt.answer", "prompt.shots")
+_REWARD = ("reward", "reward_on_host")
+_IGNORED = {
+    "python": ("split", "chat", *_REWARD, *_PROMPT), "commongen": _REWARD,
+    "harmless": ("split", *_PROMPT), "file": ("split",),
+    "continue": ("split", "chat", "reward_on_host", *_PROMPT)}
 # Prompts to look at for each one that has identifiers.
 _SPARE = 4
 
@@ -49,6 +56,7 @@ def load(config, pair) -> Task:
   launch.check_positive(config, "examples", "concepts", "prompt_length",
                         "max_new_tokens", "batch")
   launch.check_used(config, system="chat")
+  launch.check_unset(config, *_IGNORED[config.task])
   with launch.user_errors(OSError, ValueError):
     task = _TASKS[config.task](config, pair)
     if not config.second_reward:
@@ -142,6 +150,7 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
+  launch.check_used(config, split="corpus")
   words, references, concepts = (_of_folder if config.corpus else
                                  _word_sets)(config)
   return Task(_commongen_prompts(config, pair.tokenizer, words), references,
@@ -158,7 +167,7 @@ def _word_sets(config):
 
 def _of_folder(config):
   folder = pathlib.Path(config.corpus)
-  names = [name.format(config.split) for name in _COMMONGEN]
+  names = [name.format(config.split or "dev") for name in _COMMONGEN]
   for name in names:
     if not (folder / name).is_file():
       raise FileNotFoundError(
@@ -180,6 +189,7 @@ def _of_folder(config):
 def _commongen_prompts(config, tokenizer, words):
   """Encodes prompts as the shipped pair has learnt, or as the config says."""
   if not config.prompt.template:
+    launch.check_unset(config, *_PROMPT, there="without a template")
     return [parallel_text.prompt_tokens(tokenizer, x) for x in words]
   encode = _encoder(config, tokenizer)
   return [encode({"words": ", ".join(x.split())}) for x in words]
@@ -202,6 +212,7 @@ def _file(config, pair):
   words, banned = ([getattr(x, name) for x in examples]
                    for name in (constraint_file.WORDS, constraint_file.BANNED))
   if any(words) or any(banned):
+    launch.check_unset(config, *_REWARD, there=f"on words of {config.corpus}")
     judge = task_rewards.lexical(words, pair, config.max_new_tokens,
                                  banned=banned if any(banned) else None)
   else:

@@ -54,10 +54,7 @@ def load(config, pair, now=None) -> Examples:
                         "batch", "buckets")
   launch.check_used(config, system="chat")
   if config.task in (PYTHON, TEXT):
-    for name in ("category", "balanced", "longest_prompt", "chat"):
-      if config[name]:
-        raise launch.UserError(f"--config.{name}={config[name]!r} has no effect"
-                               f" on --config.task={config.task}.")
+    launch.check_unset(config, "category", "balanced", "longest_prompt", "chat")
   with launch.user_errors(ValueError, OSError):
     if config.task in (PYTHON, TEXT):
       argument_checks.check_budget(config.prompt_length, config.max_new_tokens,

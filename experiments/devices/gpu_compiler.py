@@ -5,17 +5,16 @@ That compiler gives no cycles, but the kernels of a step and their bytes.
 
 import importlib.util
 import re
-from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
 
 from decoding_jax import kernels
 from experiments.app import launch
+from experiments.devices import device_compiler
 
-_GB = 10**9
-# Bytes of memory that programs can use, and by data sheet bytes per second.
-_GPUS = {"h100": (79 * 2**30, 3352 * _GB), "h200": (139 * 2**30, 4800 * _GB)}
+# Devices of which there is a description.
+_GPUS = ("h100", "h200")
 _NAME = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
 # Both are of compute capability 9.0, with equally many cores of one type.
 _HOPPER = """
@@ -46,23 +45,22 @@ device_description_str: "NVIDIA {name}"
 """
 
 
-class Gpu(NamedTuple):
-  """A model of GPU: bytes of its memory, bytes per second that it reads."""
-  memory: int
-  bandwidth: int
-
-
-def model(name) -> Gpu | None:
+def model(name) -> device_compiler.Sheet | None:
   """Returns the GPU that `--devices` names; None if it names none."""
   match = _NAME.fullmatch(name.lower())
-  return Gpu(*_GPUS[match[1]]) if match and match[1] in _GPUS else None
+  return device_compiler.sheet(name)[0] if match and match[1] in _GPUS else None
+
+
+def installed() -> bool:
+  """Returns whether there is a compiler of GPUs."""
+  return any(map(importlib.util.find_spec,
+                 ("jax_cuda13_plugin", "jax_cuda12_plugin")))
 
 
 def devices(name):
   """Returns GPUs of one machine, such as "h100:8" or "h100:1x8"."""
   # JAX must not have been used before; from then on it uses the CPU.
-  if not any(map(importlib.util.find_spec,
-                 ("jax_cuda13_plugin", "jax_cuda12_plugin"))):
+  if not installed():
     raise launch.UserError(
         f"--devices={name}: the compiler of GPUs is not installed; it comes "
         "with pip install 'jax[cuda13]', on Linux.")

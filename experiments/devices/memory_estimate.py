@@ -10,6 +10,7 @@ and values of beams, and of samples of whole texts, are not counted.
 """
 
 import math
+import sys
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.validation import memory
 from experiments.app import launch
+from experiments.app import multihost
 from experiments.devices import draft_levels
 
 _GIB = 2**30
@@ -54,17 +56,27 @@ class Need(NamedTuple):
 
 
 def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
-  """Raises `UserError` unless a run, as in `estimate`, fits on a device."""
-  if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
-    return
+  """Raises `UserError` unless a run, as in `estimate`, fits on a device.
+
+  Prints on stderr what it needs, and what there is.
+  """
   there = device_memory(jax.local_devices()[0])
   need = estimate(pair, kinds, batch, width, max_new_tokens, ways)
+  line = (f"a device needs {text(need)} at batch={batch}, prompts of {width} "
+          f"and max_new_tokens={max_new_tokens}, and has "
+          f"{f'{there / _GIB:.2f} GiB' if there else 'an unknown memory'}")
+  if there and sum(need) > there and not force:
+    raise launch.UserError(
+        f"{line}: make them smaller, or try it with --force.")
+  if multihost.first():
+    print(line, file=sys.stderr)
+
+
+def text(need) -> str:
+  """Returns the sum of a `Need` in GiB, and its parts."""
   parts = ", ".join(f"{name} {size / _GIB:.2f}"
                     for name, size in need._asdict().items())
-  raise launch.UserError(
-      f"a device needs {sum(need) / _GIB:.2f} GiB ({parts}) at batch={batch}, "
-      f"prompts of {width} and max_new_tokens={max_new_tokens}, and has "
-      f"{there / _GIB:.2f} GiB: make them smaller, or try it with --force.")
+  return f"{sum(need) / _GIB:.2f} GiB ({parts})"
 
 
 def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:

@@ -87,14 +87,15 @@ def device_text(mesh) -> str:
 
 
 def open_pair(target, draft, dtype="", draft_dtype="", weights="",
-              draft_weights=""):
+              draft_weights="", tokens=True):
   """Opens a target and what drafts for it; parameters are shapes."""
   # `draft` is a name as in `drafts.parse`. `dtype`, `draft_dtype`: "" as saved;
   # `draft_dtype` "" is the target's. `weights` "": as stored on a CPU, that has
   # kernels for it. `draft_weights` "": 8 bits where a head is saved in them,
   # else `weights`. The distribution that is preserved is the target's in this
   # type and format. A draft model with another tokenizer drafts the tokens that
-  # both have; a warning says how many.
+  # both have; a warning says how many. Without `tokens` no tokenizer is read: a
+  # config.json is enough.
   for field, value, allowed in (
       ("dtype", dtype, ("", *transformer.DTYPES)),
       ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
@@ -114,14 +115,15 @@ def open_pair(target, draft, dtype="", draft_dtype="", weights="",
       (weights, draft_weights or draft.saved_weights(target) or weights))
   folder = launch.model_folder(target)
   with launch.user_errors(OSError, ValueError):
-    tokenizer = tokenizers.load(folder)
-    eos_id = tokenizers.eos_ids(tokenizer, folder) or None
+    tokenizer = tokenizers.load(folder) if tokens else None
+    eos_id = tokens and tokenizers.eos_ids(tokenizer, folder) or None
     config = source.architecture()
     draft_kind.check_outputs(folder, config)
     lm = transformer.language_model(config)
     params = transformer.abstract_params(config)
-    vocab_alignment.align(lm, None, tokenizers.used_size(
-        tokenizer, lm.vocab_size))  # Which raises if it has too few.
+    if tokens:  # Raises if the model has too few.
+      vocab_alignment.align(lm, None, tokenizers.used_size(
+          tokenizer, lm.vocab_size))
     opened = draft.open(draft_kind.Target(source, folder, config, lm, params,
                                           tokenizer))
     for token in eos_id or ():

@@ -48,10 +48,15 @@ _JUMP = r"^ *(0x[0-9a-f]+) .*sbr\.rel .*target bundleno = {}[ ,]"
 _TURNS = re.compile(r", (\d+) /\* loop exit test")
 
 
+def installed() -> bool:
+  """Returns whether there is a compiler of TPUs."""
+  return importlib.util.find_spec("libtpu") is not None
+
+
 def devices(name):
   """Returns the devices of a topology such as "v5e:4x4" or "v5p:2x2x1"."""
   # JAX must not have been used before; from then on it uses the CPU.
-  if importlib.util.find_spec("libtpu") is None:
+  if not installed():
     raise launch.UserError(
         f"--devices={name}: the compiler of TPUs is not installed; it comes "
         "with pip install 'jax[tpu]', on Linux.")

@@ -80,7 +80,7 @@ def measure(config, methods, decoders, train_filter, examples, path) -> list:
   records = cells.run(
       [cells.Cell({"method": x.name}, functools.partial(record, x), x.name,
                   warm_up(x)) for x in methods],
-      path, "tokens", first={methods[0].name: warm_up(methods[0])})
+      path, "tokens", first={methods[0].name: warm_up(methods[0])}, shapes=1)
   return [{**x, "metrics": figures(x, records[0], config.seed)}
           for x in records]
 

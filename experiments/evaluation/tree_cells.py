@@ -60,6 +60,7 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
                   warm_up(method, t))
        for method in methods for t in temperatures],
       path, "emitted", "metrics", workers=cells.at_once(pair.mesh),
+      shapes=len(shapes),
       first={(methods[0], t == 0): warm_up(methods[0], t)
              for t in temperatures if config.references})
 

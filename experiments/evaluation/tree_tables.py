@@ -135,6 +135,19 @@ def _furthest(cells):
           f"({worst['method']}, temperature {worst['temperature']:g}).")
 
 
+def verdict(cells, expected, tolerance) -> str:
+  """Returns a line: which block efficiencies are as published, method -> it."""
+  measured = [(r, expected[r["method"]]) for r in select(
+      cells, metric="block_efficiency", category=tree_figures.ALL)
+              if r["method"] in expected]
+  far = [f"{r['method']} {r['value']:.3f}, not {published:.3f}"
+         for r, published in measured
+         if abs(r["value"] - published) > tolerance * published]
+  return (f"Published block efficiencies: {len(measured) - len(far)} of "
+          f"{len(measured)} hit within {tolerance:.0%}"
+          f"{'; ' * bool(far)}{'; '.join(far)}.")
+
+
 def write(folder, cells, trees, note, settings) -> None:
   """Writes `FILES` of cells and trees to a folder, see `terminal`."""
   about = provenance.markdown(settings)

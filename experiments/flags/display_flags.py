@@ -13,6 +13,7 @@ import decoding_jax as dj
 from decoding_jax import metrics
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.app import text_tables
 from experiments.devices import model_pair
 from experiments.timing import stopwatch
 
@@ -140,8 +141,8 @@ def show_trees(pair, keys, prompts, lengths, **arguments):
     infos.append(info)
     if _SHOW.value:
       accepted, count = info.verdict.num_accepted[0], info.count[0]
-      print(f"step {len(infos)}: {accepted} drafts accepted, {count} tokens "
-            "committed")
+      print(f"step {len(infos)}: {text_tables.count(accepted, 'draft')} "
+            f"accepted, {text_tables.count(count, 'token')} committed")
       print(dj.drawing.text(info, words), flush=True)
   out = dj.result(run)
   model_pair.check_logits(out)
@@ -149,7 +150,7 @@ def show_trees(pair, keys, prompts, lengths, **arguments):
     image = dj.drawing.svg(infos, words)
     with launch.user_errors(OSError):
       pathlib.Path(_SVG.value).write_text(image, "utf-8")
-  return out, f"{len(infos)} steps"
+  return out, text_tables.count(len(infos), "step")
 
 
 def more_texts(generate, out, lengths, decode) -> list[str]:

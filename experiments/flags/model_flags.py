@@ -45,13 +45,13 @@ def has_drafter() -> bool:
   return drafts.of_target(TARGET.value, DRAFT.value).is_model
 
 
-def open_pair(name, methods) -> model_pair.ModelPair:
+def open_pair(name, methods, tokens=True) -> model_pair.ModelPair:
   """Opens both models, without parameters, for methods named by `--method`."""
   draft = drafts.of_target(TARGET.value, DRAFT.value).for_methods(
       name, methods, TARGET.value)
   return model_pair.open_pair(TARGET.value, draft, _DTYPE.value,
                               _DRAFT_DTYPE.value, _WEIGHTS.value,
-                              _DRAFT_WEIGHTS.value)
+                              _DRAFT_WEIGHTS.value, tokens)
 
 
 def memory_budget() -> int | None:

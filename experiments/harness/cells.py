@@ -6,6 +6,9 @@ before the next cell begins, so that a run killed at any moment resumes there.
 """
 
 import concurrent.futures
+import functools
+import sys
+from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
 import tqdm
@@ -13,6 +16,7 @@ import tqdm
 from decoding_jax import kernels
 from experiments.app import multihost
 from experiments.app import preemption
+from experiments.app import text_tables
 from experiments.harness import store
 from experiments.timing import stopwatch
 
@@ -38,20 +42,27 @@ class Timed(NamedTuple):
   references: list[tuple]
 
 
-def run(cells, path, *fields, first=None, workers=1, unit="cell") -> list[dict]:
+def run(cells, path, *fields, first=MappingProxyType({}), workers=1,
+        unit="cell", shapes=0) -> list[dict]:
   """Measures the cells that have no record in a file yet.
 
   `fields` are what each record there has beside the keys, `first` (program ->
   warm-up) what all cells need, such as the baseline. Returns the records in the
-  order of cells; none where an earlier cell of the same program failed.
+  order of cells; none where an earlier cell of the same program failed. The
+  first lines say how many cells and programs, each of so many `shapes` (0: not
+  said), there are, and how long the rest may take.
   """
   records = store.read(path, *(cells[0].key if cells else ()), *fields)
   latest = {_identity(r, cells): r for r in records} if cells else {}
   todo = [x for x in cells if "error" in latest.get(
       _identity(x.key, cells), {"error": ""})]
-  seconds, failed = {}, set()
+  seconds, failed, told = {}, set(), False
   with tqdm.tqdm(total=len(todo), unit=unit, smoothing=0, dynamic_ncols=True,
                  disable=not multihost.first()) as bar:
+    if todo:
+      programs = len({x.program for x in todo} | {*first}) * shapes
+      _note(f"{text_tables.count(len(todo), unit)} of {len(cells)} to measure"
+            + f", {programs} programs to compile" * bool(shapes))
     if todo and first:
       bar.set_description("compiling what all need")
       seconds = warm_up(first, workers)
@@ -60,10 +71,15 @@ def run(cells, path, *fields, first=None, workers=1, unit="cell") -> list[dict]:
         if cell.warm_up and cell.program not in seconds:
           seconds |= _compiled(todo[i:], seconds, workers, bar)
         bar.set_description(" ".join(map(str, cell.key.values())))
-        record = {**cell.key, **cell.measure(records,
-                                             seconds.get(cell.program))}
+        values, taken = stopwatch.timed(functools.partial(
+            cell.measure, records, seconds.get(cell.program)))
+        record = {**cell.key, **values}
         seconds.setdefault(cell.program, None)
         store.append(path, record)
+        # After one that drafts, whose program is larger than the baseline's.
+        if not told and cell.program not in first and todo[i + 1:]:
+          told = True
+          _note(_forecast(todo[i + 1:], seconds, first, workers, taken))
         records.append(record)
         latest[_identity(record, cells)] = record
         if "error" in record:
@@ -84,14 +100,25 @@ def _compiled(cells, known, workers, bar):
   """Compiles the next programs of cells; returns the seconds of each."""
   left = {x.program: x for x in cells if x.warm_up and x.program not in known}
   group = list(left.values())[:workers]
-  # Seconds of all programs so far predict the rest's.
-  done = [x for x in known.values() if x is not None]
-  minutes = sum(done) / len(done) * len(left) / workers / 60 if done else 0
   names = dict.fromkeys(str(next(iter(x.key.values()))) for x in group)
-  bar.set_description(
-      f"compiling {', '.join(names)}; {len(left)} programs are left"
-      + (f", about {max(1, round(minutes))} min" if done else ""))
+  bar.set_description(f"compiling {', '.join(names)}; {len(left)} are left")
   return warm_up({x.program: x.warm_up for x in group}, workers)
+
+
+def _note(line):
+  if multihost.first():
+    tqdm.tqdm.write(line, file=sys.stderr)
+
+
+def _forecast(cells, known, first, workers, taken):
+  """Returns a line on how long `cells` take, if they are as what was done."""
+  compiled = [x for program, x in known.items()
+              if x is not None and program not in first]
+  each = sum(compiled) / max(len(compiled), 1) / workers
+  left = len({x.program for x in cells} - known.keys())
+  minutes = (len(cells) * taken + left * each) / 60
+  return (f"about {minutes:.0f} min are left: {len(cells)} times {taken:.1f} s "
+          + f"and {left} times {each:.1f} s to compile" * bool(compiled))
 
 
 def warm_up(programs, workers) -> dict:

@@ -53,6 +53,7 @@ def open_workdir(workdir, settings, free=(), flag="--workdir", *,
   """
   if not str(workdir):
     raise launch.UserError(f"{flag} is empty: a folder is needed.")
+  launch.check_folder(flag, workdir)
   workdir = pathlib.Path(workdir)
   multihost.from_first(
       lambda: _open(workdir, settings, free, flag, results, timed),

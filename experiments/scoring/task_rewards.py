@@ -5,6 +5,7 @@ from typing import Any, Callable, NamedTuple
 from decoding_jax import constraints
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import text_tables
 from models import checkpoints
 from models.text import text_scorer
 from models.text import tokenizers
@@ -99,6 +100,8 @@ def second(name):
 
 
 def _reward_folder(name, field, dual=False):
+  if not name:
+    raise ValueError(f"{field}='': a reward model is needed here.")
   folder = launch.model_folder(name)
   outputs = checkpoints.architecture(folder).outputs
   if outputs != 1 and not (dual and outputs):
@@ -112,6 +115,7 @@ def host_costs(judge) -> str:
   report = dj.rewards.host_report(judge.reward)
   if report is None:
     return ""
-  return (f"reward on the host: {report.calls} calls, {report.texts} texts, "
-          f"{report.repeated} values known before, {report.seconds:.1f} s "
+  return (f"reward on the host: {text_tables.count(report.calls, 'call')}, "
+          f"{text_tables.count(report.texts, 'text')}, {report.repeated} "
+          f"repeated, {report.seconds:.1f} s "
           f"({1e3 * report.seconds / max(report.texts, 1):.1f} ms a text)")

@@ -229,6 +229,7 @@ def test_presets():
     ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),
     ({"draft_dtype": "int7"}, "draft_dtype: 'int7' is not one"),
     ({"draft_weights": "int7"}, "draft_weights='int7' is not one"),
+    ({"vllm_memory_share": 1.5}, "vllm_memory_share=1.5: above 0 and at most"),
     ({"methods": ({"name": "beam_search", "num_beams": 2},)},
      "beam_search.* no draft tree")])
 def test_configs_that_cannot_be(update, message):

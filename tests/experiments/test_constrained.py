@@ -251,7 +251,7 @@ def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
   assert value(task.judge, 0, prompt, rest) == pytest.approx(
       value(expected, 0, prompt, rest), rel=1e-5)
   assert not task_rewards.host_costs(expected)
-  assert "1 calls, 1 texts" in task_rewards.host_costs(task.judge)
+  assert "1 call, 1 text," in task_rewards.host_costs(task.judge)
   # Another tokenizer: that of a shipped model.
   settings.reward = settings.second_reward = "harmless-reward"
   task = constrained_tasks.load(settings, helpers.load_pair(*folders))
@@ -264,9 +264,24 @@ def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
         record["metrics"]["reward"], rel=1e-5)
 
 
+@pytest.mark.parametrize("task, field, value", [
+    ("python", "split", "test"), ("python", "prompt.template", "{words}"),
+    ("commongen", "prompt.shots", ({"words": "a"},)),
+    ("commongen", "reward", "harmless-reward"), ("commongen", "split", "test"),
+    ("harmless", "prompt.answer", "{x}"), ("continue", "reward_on_host", True),
+    ("file", "split", "test")])
+def test_fields_that_a_task_ignores(load, folders, task, field, value):
+  settings = config(folders, task=task)
+  settings.update_from_flattened_dict({field: value})
+  with pytest.raises(launch.UserError, match=(
+      rf"--config.{field}=.* has no effect (on|without)")):
+    load(settings)
+
+
 def test_reward_models_that_cannot_be(folders, dialogues, load):
   settings = config(folders, dialogues, task="harmless", reward=folders[1])
   for name, second, message in (
+      ("", "", "^reward='': a reward model is needed"),
       (folders[1], "", "is a model of texts, not of rewards"),
       ("harmless-reward", "", "reward_on_host=True"),
       ("nowhere", "", "model 'nowhere' is neither a folder"),

@@ -143,11 +143,24 @@ def test_the_second_drafter_of_the_paper(start):
   assert pair.draft_params["embedding"].shape == (260, 8)
 
 
+@pytest.mark.parametrize("get_config, draft", [
+    (rsd_llama2.get_config, ""), (rsd_opt.get_config, "opt-125m"),
+    (rsd_opt.get_config, "opt-350m")])
+def test_an_evening_on_one_gpu(start, get_config, draft):
+  config = get_config("one_gpu")
+  assert config.buckets == 1 and (draft in config.drafts if draft else
+                                  not config.drafts)
+  config.draft = config.drafts[draft] if draft else config.draft
+  _, methods, _ = start(config)
+  assert len(methods) == 57  # As the docstring of configs/rsd_opt.py says.
+
+
 def test_the_runs_of_spechub(start):
   _, methods, examples = start(rsd_llama2.get_config("spechub"))
-  assert [x.name for x in methods] == [
-      "autoregressive", "rsd_c(2)", "rsd_c(2-2)", "rsd_c(2-2-2)",
-      "rsd_c(2-2-2-2)"]
+  names = [x.name for x in methods]
+  assert names[1::2] == [
+      "rsd_c(2)", "rsd_c(2-2)", "rsd_c(2-2-2)", "rsd_c(2-2-2-2)"]
+  assert not {*rsd_llama2.get_config("spechub").expected} - {*names}
   assert len(examples.prompts[0]) == 128
 
 

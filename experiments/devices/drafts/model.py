@@ -17,18 +17,20 @@ class Model(draft_kind.Draft):
 
   def open(self, target):
     folder = launch.model_folder(self.name)
-    tokenizer = tokenizers.load(folder)
     config = self.architecture(target.source)
     draft_kind.check_outputs(folder, config)
     lm = transformer.language_model(config)
     params = transformer.abstract_params(config)
     size = transformer.num_params(params)
-    both = target.tokenizer, tokenizer
+    if target.tokenizer is None and lm.vocab_size == target.lm.vocab_size:
+      return draft_kind.Opened(target.lm, target.params, lm, params, size)
+    both = [target.tokenizer or tokenizers.load(target.folder),
+            tokenizers.load(folder)]
     try:
       tokenizers.check_same(*both)
       # A draft without rows for all tokens of the target is mapped as well.
       lms = vocab_alignment.align(target.lm, lm, tokenizers.used_size(
-          target.tokenizer, target.lm.vocab_size))
+          both[0], target.lm.vocab_size))
       return draft_kind.Opened(lms[0], target.params, lms[1], params, size)
     except ValueError:
       table = _table(both, (target.folder, folder), target.lm.vocab_size,

@@ -157,7 +157,9 @@ def test_numbers_of_a_config_file():
 @pytest.mark.parametrize("lines, message", [
     ("def get_config(): return None", "ml_collections.ConfigDict, not a None"),
     ("def get_config(): return [1]", "a ml_collections.ConfigDict, not a list"),
-    ("x = 1", "has no attribute 'get_config': a function that"),
+    ("x = 1", "own.py: module 'config_config' has no attribute 'get_config': "
+     "a function that"),
+    ("def get_config(a, b): return a", "own.py: get_config() missing 2 req"),
     ("def get_config(:", "own.py, line 1: SyntaxError: invalid syntax"),
     ("\nimport no_such_module", "own.py, line 2: ModuleNotFoundError: No mod"),
     ("def get_config():\n  return {}['a']", "own.py, line 2: KeyError: 'a'"),
@@ -173,6 +175,12 @@ def test_files_that_are_no_configs(python, tmp_path, lines, message):
   got = python("-m", "experiments.rsd", f"--config={tmp_path / 'own.py'}")
   assert got.status == 2 and "Traceback" not in got.errors
   assert message in got.errors.splitlines()[-1]
+
+
+def test_a_bucket_is_no_folder(python):
+  got = python("-m", "experiments.rsd", "--workdir=gs://bucket/run")
+  assert got.status == 2 and got.errors.startswith(
+      "rsd: error: --workdir=gs://bucket/run: a folder is needed;")
 
 
 def test_user_errors_converts_only_what_is_named():

@@ -36,7 +36,12 @@ def test_values_of_strings(spec, method):
 
 @pytest.mark.parametrize("name", [
     "rsd_s(7x3)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
-    "specinfer(2x3)", "ppd(3-2, 3, short=1)", "speculative(4)"])
+    "specinfer(2x3)", "ppd(3-2, 3, short=1)", "speculative(4)",
+    "copy_or_draft(1, copies=8, min_ngram=3, max_ngram=8, width=3)",
+    "opt_tree(6, 3x2, rank_all=True, threshold=0.5)",
+    "contrastive_search(3, penalty=0.6)",
+    "suffix(8x4, num_paths=16, max_ngram=8, min_probability=0.1, "
+    "nodes_per_match=4)"])
 def test_names_of_tables_are_read(name):
   assert method_specs.from_flag(name).name == name
 

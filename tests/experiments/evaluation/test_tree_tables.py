@@ -194,3 +194,14 @@ def test_drafters_are_compared(tmp_path):
   assert "| all | SD | - | 2.4" in summary
   for kind in ("png", "pdf"):
     assert (tmp_path / f"drafters.{kind}").stat().st_size
+
+
+def test_a_verdict_on_published_figures():
+  near = 120 / 42
+  assert tree_tables.verdict(
+      _cells((0.6,)), {"rsd_c(2-2)": 1.04 * near, "unmeasured": 2.0}, 0.05) == (
+          "Published block efficiencies: 1 of 1 hit within 5%.")
+  assert tree_tables.verdict(
+      _cells((0.6,)), {"rsd_c(2-2)": near, "rsd_c(4-1)": 3.0}, 0.05) == (
+          "Published block efficiencies: 1 of 2 hit within 5%; rsd_c(4-1) "
+          f"{120 / 58:.3f}, not 3.000.")
