@@ -90,7 +90,7 @@ _METHODS = (
 _ENGINES = {
     "dtypes": ("bfloat16", "int8", "int4"),
     "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 6,
-    "methods": (*_METHODS[:2], *_METHODS[3:5], _METHODS[-1]),
+    "methods": (_METHODS[0], _METHODS[4], "rsd_s(2, 4, traversal)"),
     "rivals": {  # The best of `engines_search`.
         "transformers": (_COMPILED, *_drafts(2)),
         "llama_cpp": (_PLAIN, *_drafts(4, p_min=0.4),
