@@ -72,7 +72,7 @@ BUDGETS = {
     "decoding_jax": 2847,
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
-    "decoding_jax/kernels": 4359,
+    "decoding_jax/kernels": 4382,
     "decoding_jax/methods": 2552,
     "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,

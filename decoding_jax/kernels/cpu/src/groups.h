@@ -52,6 +52,13 @@ inline void CopyScales(const Groups& groups, const void* from, int64_t first,
   }
 }
 
+#if defined(__AVX512F__)
+// All numbers of 4 bits.
+inline Vector Counted() {
+  return Vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+}
+#endif
+
 #if defined(__AVX512VBMI__)
 // Where bytes of 16 go: to a word each, twice.
 inline __m512i Bytes() {
@@ -104,9 +111,7 @@ void Widened(const uint8_t* w, int64_t, float scale, float least, X* to) {
   if constexpr (std::is_same_v<A, uint16_t> && std::is_same_v<X, uint16_t>) {
     // Both halves are a table of what the 16 numbers are: of an index five bits
     // count.
-    constexpr Vector counted = {0, 1, 2, 3, 4, 5, 6, 7,
-                                8, 9, 10, 11, 12, 13, 14, 15};
-    const auto every = __m512(counted * scale + least);
+    const auto every = __m512(Counted() * scale + least);
     const auto table = __m512i(_mm512_cvtne2ps_pbh(every, every));
     const auto bytes = _mm512_maskz_broadcast_i32x4(kAll, Bits<__m128i>(w));
     const auto words = _mm512_maskz_permutexvar_epi8(~0ull, Bytes(), bytes);
@@ -115,6 +120,16 @@ void Widened(const uint8_t* w, int64_t, float scale, float least, X* to) {
     std::memcpy(to, &all, sizeof all);
     return;
   }
+#endif
+#if defined(__AVX512F__)
+  const auto table = __m512(Counted() * scale + least);
+  const auto index = _mm512_maskz_cvtepu8_epi32(kAll, Bits<__m128i>(w));
+  const auto chosen = [=](__m512i index) {  // Four bits of an index count.
+    return Vector(_mm512_maskz_permutexvar_ps(kAll, index, table));
+  };
+  StoreAs<A>(to, chosen(index));
+  StoreAs<A>(to + kHalves, chosen(_mm512_maskz_srli_epi32(kAll, index, 4)));
+  return;
 #endif
   for (int64_t i = 0; i < kHalves; i += kLanes) {
     const auto bytes = __builtin_convertvector(Bits<Full<uint8_t>>(w + i),

@@ -223,16 +223,17 @@ void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t part,
   });
 }
 
-// Products of weights in groups. Rows become numbers of X rounded to A, a panel
-// at a time, which `multiply` is given, and where their products go.
+// Products of weights in groups. Some rows at a time become numbers of X rounded
+// to A, which `multiply` is given, and where their products go.
 template <class A, class X, class T, class Multiply, class Finish>
 void ProductsInGroups(Team& team, const std::vector<Factor<T>>& factors,
-                      int64_t inputs, Multiply multiply, Finish finish) {
-  const int64_t bytes = kPanel * RowBytes<T>(inputs);
-  ShareRows(team, factors, kPanel * (kLeast / bytes + 1), inputs,
+                      int64_t inputs, int64_t rows, Multiply multiply,
+                      Finish finish) {
+  const int64_t bytes = rows * RowBytes<T>(inputs);
+  ShareRows(team, factors, rows * (kLeast / bytes + 1), inputs,
             [=](const auto& factor, int64_t from, int64_t to, const T* next) {
-    for (; from < to; from += kPanel) {
-      const int64_t last = std::min(from + kPanel, to);
+    for (; from < to; from += rows) {
+      const int64_t last = std::min(from + rows, to);
       const auto* after = last < to ?
           factor.w + last * RowBytes<T>(inputs) : next;
       const X* near = InGroups<A, X>(factor, from, last - from, inputs, after);
@@ -273,14 +274,17 @@ void GroupProducts(Team& team, const std::vector<Factor<T>>& factors,
     if (HasMatrixUnit()) {
       const auto packed = Packed(team, x, x, inputs, columns);
       return ProductsInGroups<A, X>(
-          team, factors, inputs, [=](const auto& factor, int64_t rows) {
+          team, factors, inputs, kPanel, [=](const auto& factor, int64_t rows) {
         MultiplyTiles(factor, packed, 0, rows, inputs, columns,
                       static_cast<const X*>(nullptr));
       }, finish);
     }
   }
+  // As many as stay in the first cache.
+  const int64_t bytes = kRows * inputs * sizeof(X);
+  const int64_t rows = kRows * std::clamp<int64_t>(kNearest / bytes, 1, kRows);
   ProductsInGroups<A, X>(
-      team, factors, inputs, [=](const auto& factor, int64_t rows) {
+      team, factors, inputs, rows, [=](const auto& factor, int64_t rows) {
     MultiplyAll(factor, x, 0, rows, inputs, columns, factor.w);
   }, finish);
 }
