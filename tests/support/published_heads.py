@@ -85,16 +85,21 @@ def features(params, kept):
 
 def drafted(loaded, target_params):
   """A greedy chain: its tokens, and the log-probabilities of each level."""
-  head, params, kept = loaded
-  read = tuple(jnp.asarray(x, jnp.float32)[None]
-               for x in features(target_params, kept))
-  tree = _tree(head, params, target_params, read)
+  tree = grown(loaded, target_params, expanders.top_k((1,) * DEPTH))
   return np.asarray(tree.tokens[0, 1:]), np.asarray(tree.log_probs[0])
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _tree(head, params, target_params, read):
-  """The chain that is drafted after the text, read in parts of one size."""
+def grown(loaded, target_params, expander):
+  """The tree that an expander grows after the text."""
+  head, params, kept = loaded
+  return _tree(head, params, target_params, tuple(
+      jnp.asarray(x, jnp.float32)[None] for x in features(
+          target_params, kept)), expander)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _tree(head, params, target_params, read, expander):
+  """The tree that is drafted after the text, read in parts of one size."""
   state, after = head.init(1, 32), jnp.asarray(TEXT[None, 1:], jnp.int32)
   pad = lambda x: jnp.pad(x, ((0, 0), (0, 2)) + ((0, 0),) * (x.ndim - 2))
   for start, count in ((0, 4), (4, 2)):
@@ -102,10 +107,11 @@ def _tree(head, params, target_params, read):
     state = head.read(params, target_params, state, tuple(map(part, read)),
                       part(after), jnp.array([count]))
   root = after[:, -1]
-  draft = head.start(params, target_params, state, root, DEPTH)
+  draft = head.start(params, target_params, state, root,
+                     expanders.inner_nodes(expander.layout))
   warper = sampling.make_warper(dj.Sampling(temperature=_TEMPERATURE), 1, VOCAB)
   return expanders.grow_by(
-      random.split(jax.random.key(0), 1), expanders.top_k((1,) * DEPTH), root,
+      random.split(jax.random.key(0), 1), expander, root,
       lambda tree, level, nodes, draft: head.logits(
           params, target_params, state, draft, tree, level, nodes),
       draft, VOCAB, warper)[0]
@@ -129,6 +135,20 @@ def check_chain(actual, own):
     np.testing.assert_array_equal(np.isinf(log_probs[level]), ~inside)
     np.testing.assert_allclose(log_probs[level][inside], expected[inside],
                                atol=1e-4)
+
+
+def check_beam(loaded, target_params, own):
+  """Compares each inner node of a beam with `own(its path) -> logits`."""
+  tree = jax.tree.map(lambda x: np.asarray(x[0]), grown(
+      loaded, target_params, expanders.beam_tree(
+          3, DEPTH, dj.Draws.WITHOUT_REPLACEMENT)))
+  paths = {0: []}
+  for node in range(1, 1 + 3 * (DEPTH - 1)):
+    paths[node] = [*paths[tree.parents[node]], tree.tokens[node]]
+  for node, path in paths.items():
+    expected = log_softmax(own(path))
+    np.testing.assert_allclose(np.exp(tree.log_probs[node]), np.exp(expected),
+                               atol=1e-5)
 
 
 def check_recurrent(loaded_head, target_params, read, layers, output):

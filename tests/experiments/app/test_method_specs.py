@@ -87,7 +87,7 @@ def test_what_a_flag_may_mean(spec, message):
     (None, "trees=None: a method"),
     ({"name": "rsd_s", "width": 3}, "takes width, depth, .*: missing.*'depth'"),
     ("rsd_s(3)", "takes width, depth, .*: missing.*'depth'"),
-    ("rsd_s(1, 2, 'x', 4)", "trees=.rsd_s.*: rsd_s takes width, depth, "),
+    ("rsd_s(1, 2, 'x', 4, 5)", "trees=.rsd_s.*: rsd_s takes width, depth, "),
     ("autoregressive(1)", "autoregressive takes no sizes"),
     ({"name": "speculative", "depth": 2, "width": 3},
      "takes depth, .*: .*'width'"),

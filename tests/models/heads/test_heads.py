@@ -14,7 +14,7 @@ from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
-from models.heads import chimera, clover, eagle, hydra
+from models.heads import block, chimera, clover, eagle, hydra
 from models.transformer import quantization
 from support import head_states, helpers, small_heads
 from support import tiny_models as tiny
@@ -224,9 +224,20 @@ def cut(carry):
         LAYER, scan_layers=True)), TARGET), "scan_layers=False are needed"),
     (lambda: chimera.Config(dataclasses.replace(LAYER, window=3)),
      "window=3: 0, a layer that attends to all"),
+    (lambda: block.Config(LAYER, selector_rank=2, selector_top_k=2,
+                          markov_rank=2), "none or 1 of these may be above 0"),
+    (lambda: block.Config(LAYER, gru_hidden_dim=2), "none or 2 of these may"),
+    (lambda: block.Config(LAYER, conv_kernel_size=2, conv_group_size=5),
+     "conv_group_size=5 does not divide dim=16"),
+    (lambda: block.Config(dataclasses.replace(LAYER, parallel=True),
+                          conv_kernel_size=2, conv_group_size=4),
+     "conv_kernel_size=2: layers with parallel have no convolutions"),
+    (lambda: block.Config(dataclasses.replace(LAYER, window=3)),
+     "block_size=8: at most window=3 of the layers, or causal=True"),
     (lambda: hydra.head(hydra.Config(), dataclasses.replace(
         TARGET, outputs=1)), "outputs=1, .* heads need a target"),
-], ids=["version", "heads", "dim", "decoupled", "scanned", "window", "outputs"])
+], ids=["version", "heads", "dim", "decoupled", "scanned", "window",
+        "biases", "gru", "groups", "parallel", "short", "outputs"])
 def test_architectures_that_are_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()

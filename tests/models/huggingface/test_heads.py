@@ -212,6 +212,8 @@ def test_blocks(tmp_path, target, name):
     return logits
 
   hf.check_chain(hf.drafted(loaded, target.params), logits)
+  if name in ("dspark", "domino", "dflash2"):
+    hf.check_beam(loaded, target.params, logits)
 
 
 @pytest.mark.parametrize("fields, tensors, message", [
