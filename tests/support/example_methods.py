@@ -37,8 +37,8 @@ def samples_drafts(method):
 
 
 def whole_trees(method):
-  """Tells whether each row has all nodes, and shares no budget of them."""
-  return not method.name.startswith("shared_budget")
+  """Tells whether each row has all nodes, in whatever batch it is."""
+  return not method.name.startswith(("shared_budget", "adaptive"))
 
 
 def each(methods):

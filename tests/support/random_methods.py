@@ -50,6 +50,14 @@ def _shared_budget(d):
               depth=depth, verification=d.one_of("match", *_BUDGET))
 
 
+def _adaptive(d):
+  rule = d.one_of("recursive", "traversal", "shared_gumbel")
+  methods = (dj.methods.speculative(d.size(1, DEPTH), rule),
+             dj.methods.rsd_s(d.width, d.size(1, DEPTH), rule))
+  return dict(methods=methods, costs=(1, d.one_of(1.05, 1.3)),
+              horizon=d.size(1, 4))
+
+
 def _propd(d):
   branching = d.branching(2)
   nodes = int(np.cumprod(branching).sum())
@@ -79,7 +87,7 @@ _HEAD_OR_MODEL = {
     "sequoia": lambda d: dict(children=d.children(),
                               verification=d.one_of(*_FIXED)),
     "opt_tree": _opt_tree, "shared_budget": _shared_budget,
-    "propd": _propd,
+    "propd": _propd, "adaptive": _adaptive,
     "copy_or_draft": lambda d: dict(
         d.one_of(dict(depth=1), dict(depth=2), dict(depth=1, width=2)),
         copies=d.size(2, DEPTH), min_ngram=d.size(1, 2), max_ngram=2)}

@@ -6,6 +6,8 @@ from decoding_jax import lazy
 from decoding_jax.speculation.drafters.language_model import of_model
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
+  from decoding_jax.speculation.drafters.adaptive_trees import (adaptive,
+                                                                by_acceptance)
   from decoding_jax.speculation.drafters.best_first_trees import best_first
   from decoding_jax.speculation.drafters.copied_spans import copied_or
   from decoding_jax.speculation.drafters.draft_graph import gsd
@@ -20,12 +22,12 @@ if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax.speculation.drafters.trigram_table import aded
   from decoding_jax.speculation.drafters.union_of_trees import merged
 
-__all__ = ["aded", "best_first", "copied_or", "gsd", "lookahead", "masked",
-           "merged", "of_model", "ppd", "prompt_lookup", "propd", "shared",
-           "suffix",
-           "token_recycling"]
+__all__ = ["adaptive", "aded", "best_first", "by_acceptance", "copied_or",
+           "gsd", "lookahead", "masked", "merged", "of_model", "ppd",
+           "prompt_lookup", "propd", "shared", "suffix", "token_recycling"]
 
 lazy.attach(globals(), {
+    "adaptive_trees": ("adaptive", "by_acceptance"),
     "best_first_trees": ("best_first",), "jacobi_window": ("lookahead",),
     "copied_spans": ("copied_or",), "draft_graph": ("gsd",),
     "masked_places": ("masked",),

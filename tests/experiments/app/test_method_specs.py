@@ -37,6 +37,7 @@ def test_values_of_strings(spec, method):
 @pytest.mark.parametrize("name", [
     "rsd_s(7x3)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
     "specinfer(2x3)", "ppd(3-2, 3, short=1)", "speculative(4)",
+    "adaptive([speculative(2), rsd_s(3x4)], costs=[1, 1.5], horizon=8)",
     "copy_or_draft(1, copies=8, min_ngram=3, max_ngram=8, width=3)",
     "opt_tree(6, 3x2, rank_all=True, threshold=0.5)",
     "contrastive_search(3, penalty=0.6)",
@@ -50,6 +51,8 @@ def test_names_of_tables_are_read(name):
     ("rsd_s(2)", dj.methods.rsd_s(2, 4)),
     ("sequoia", dj.methods.sequoia(((2,), (2, 0), (1, 1)))),
     ("diverse_beam_search(num_groups=1)", dj.methods.diverse_beam_search(4, 1)),
+    ("adaptive", dj.methods.adaptive([
+        dj.methods.speculative(x, "block") for x in (2, 5)])),
     ("autoregressive", dj.methods.autoregressive())])
 def test_sizes_that_a_flag_leaves_out_have_defaults(spec, method):
   assert method_specs.from_flag(spec).name == method.name
@@ -63,6 +66,8 @@ def test_a_size_without_a_default_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize("spec, message", [
+    ("adaptive(3)", r"methods=3: a list of methods is needed, as \["),
+    ("adaptive([rsd_s(3), rsd_s(2, 2)])", "methods: rsd_s takes width, depth"),
     ("rsd_x", "'rsd_x' is no method: did you mean rsd_s, rsd_c"),
     ("atuo", "did you mean auto"), ("auto(3)", "it takes no sizes"),
     ("greedy", "it is autoregressive with --temperature=0 here"),

@@ -17,8 +17,9 @@ def commands(monkeypatch, tmp_path):
   """Commands that would have been run, in a folder without environments."""
   ran = []
 
-  def run(name, *command):
+  def run(name, *command, **environment):
     ran.append(command)
+    assert "GGML_NATIVE=OFF" in environment.get("CMAKE_ARGS", "GGML_NATIVE=OFF")
     if command[1] == "-m" and command[2] == "venv":
       (engines.FOLDER / name).mkdir(parents=True)
 
@@ -40,6 +41,7 @@ def test_an_environment_is_made_once(commands, name):
   assert all("==" in x for x in engine.requirements)
   assert [x[-len(engine.removed):] for x in removal] == [
       engine.removed] * bool(engine.removed)
+  assert ("--no-binary" in install) == engine.built
   assert engines.missing(name) == []
   before = len(commands)
   engines.prepare(name)
@@ -55,17 +57,28 @@ def test_other_versions_are_installed_anew(commands, monkeypatch):
   assert engines.missing(name)
   engines.prepare(name)
   assert commands[-1][-1] == "package==99"
-  assert engines.versions(name) == "package 99"
+  assert engines.versions(name).startswith("package 99")
+
+
+def test_an_engine_is_built_for_the_cpu(commands, monkeypatch):
+  """And anew, where the CPU is another one."""
+  [name] = [x for x in OWN if engines.ENGINES[x].built]
+  engines.prepare(name)
+  monkeypatch.setitem(engines._CMAKE, "", "-DGGML_NATIVE=OFF -DOTHER=ON")
+  assert engines.missing(name)
+  engines.prepare(name)
+  assert engines.versions(name).endswith("built for this machine")
+  assert not engines.missing(name)
 
 
 def test_one_that_cannot_be_installed_keeps_no_other(commands, monkeypatch,
                                                      capsys):
   run = engines._run
 
-  def fail(name, *command):
+  def fail(name, *command, **environment):
     if name == OWN[0]:
       raise ValueError(f"{name} cannot be installed: no wheel")
-    run(name, *command)
+    run(name, *command, **environment)
 
   monkeypatch.setattr(engines, "_run", fail)
   with pytest.raises(launch.UserError, match="cannot be installed: no wheel"):
