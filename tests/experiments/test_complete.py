@@ -38,7 +38,7 @@ def test_texts_are_written_once_whatever_the_batch(python, folders, tmp_path):
   got = complete_("--batch=4")
   assert got.status == 0, got.errors
   assert got.output.startswith("rsd_s(2x1): 10 texts, ")
-  assert "2 prompts were too long. Decoded on cpu." in got.output
+  assert "2 too_long. Decoded on cpu." in got.output
   first = [json.loads(line) for line in path.read_text().splitlines()]
   by_name = {(r["prompt"], r["sample"]): r for r in first}
   assert sorted(by_name) == [(i, j) for i in range(6) for j in range(2)]

@@ -133,7 +133,7 @@ def test_generate(python, folders, tmp_path, arguments, name):
   last = got.output.splitlines()[-1]
   assert last.startswith(f"{name}: 6 tokens, ")
   compiled = "with compilation" if "--stream" in arguments else "compiled in"
-  for part in ("target calls", "block efficiency", "tokens/s", compiled,
+  for part in ("target call", "block efficiency", "tokens/s", compiled,
                " on cpu, mean log-probability -"):
     assert part in last
   # A stream is decoded by programs of steps.
