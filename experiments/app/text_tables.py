@@ -39,7 +39,7 @@ def long_records(figures, **keys) -> list[dict]:
 
 def count(number, noun) -> str:
   """Returns "1 step" or "2 steps" of a number and a noun."""
-  return f"{number} {noun}{'s' * (number != 1)}"
+  return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def figure(record) -> list:
