@@ -11,12 +11,11 @@ files, or the packages that hold their pieces, package:a+b+c. A point that is
 measured is kept in the workdir: the next start may have other `lengths` and
 `budgets`. --config.draft=layers:8 drafts with the target's first layers.
 
-Counts alone, of rows that are decoded together. On two cores with AMX,
-`DECODING_JAX_KERNELS=xla` multiplies large batches several times faster.
+Counts alone, of rows that are decoded together.
 
 Hardware: an accelerator, or 8 GB of memory and patience.
-Hours: a cell of 64 prompts is some 0.4 PFLOP, half an hour at 0.2 TFLOP/s; a
-task has some 150 cells.
+Hours: a cell of 64 prompts and 64 tokens took 4 to 7 minutes of two busy cores
+with AMX; a task has some 150 cells.
 """
 
 from configs import common
