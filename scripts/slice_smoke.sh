@@ -44,16 +44,15 @@ PYTHON
 fi
 
 echo "== A run that is stopped after its first result, and resumed"
-run() {
-  python3 -m experiments.rsd --config=configs/rsd.py:smoke --mesh="$mesh" \
-    --config.batch=16 --config.methods="('rsd_s',)" --config.budgets="()" \
-    --workdir="$out/stopped"
-}
-run & process=$!
+# No function: the signal is for Python, not for a shell around it.
+run=(python3 -m experiments.rsd --config=configs/rsd.py:smoke --mesh="$mesh"
+     --config.batch=16 --config.methods="('rsd_s',)" --config.budgets="()"
+     --workdir="$out/stopped")
+"${run[@]}" & process=$!
 until [[ -s $out/stopped/results.jsonl ]] || ! kill -0 $process 2> /dev/null; do
   sleep 1
 done
 kill -TERM $process 2> /dev/null || true
 wait $process
-run
+"${run[@]}"
 echo "== The slice is ready"
