@@ -110,6 +110,8 @@ def test_a_finished_run_is_only_exported_again(source, undisturbed):
 def test_interrupted(source, undisturbed, tmp_path, monkeypatch, step, every,
                      stop, error, saved):
   make_batch = batches.train_batch
+  # A shell's jobs in the background ignore it.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
   def interrupt(config, at, *args):
     if at == step:
