@@ -186,6 +186,6 @@ def _counted(drafters, index, context: Context, before: DecodeState, stats):
       x, context.draft))
   stats = stats.replace(nodes=before.stats.nodes,
                         draft_calls=before.stats.draft_calls)
-  chosen = runs[:, None] * (jnp.arange(len(drafters)) == index)[None]
+  is_chosen = (jnp.arange(len(drafters)) == index).astype(jnp.int32)
   return stats.add(nodes=runs * nodes, draft_calls=runs * calls,
-                   steps_by_tree=chosen)
+                   steps_by_tree=runs[:, None] * is_chosen[None])
