@@ -108,7 +108,7 @@ def test_several_drafters_are_compared(python, folders, tmp_path):
   assert not list(workdir.glob("*/compiled"))
   summary = (workdir / "summary.md").read_text()
   assert "| first | OPT-Tree |" in summary
-  assert f"draft=lookup and {folders[1]}," in summary
+  assert f"draft=lookup and {folders[1]}." in summary
 
 
 def _generate(python, folders, tmp_path, *arguments):
