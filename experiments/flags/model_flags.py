@@ -46,11 +46,13 @@ def has_drafter() -> bool:
 
 
 def open_pair(name, methods, tokens=True) -> model_pair.ModelPair:
-  """Opens both models, without parameters, for methods named by `--method`."""
+  """Opens both models, without parameters, for methods named by `--method`;
+  without `tokens` for devices that are not here."""
   draft = drafts.of_target(TARGET.value, DRAFT.value).for_methods(
       name, methods, TARGET.value)
   return model_pair.open_pair(TARGET.value, draft, _DTYPE.value,
-                              _DRAFT_DTYPE.value, _WEIGHTS.value,
+                              _DRAFT_DTYPE.value, _WEIGHTS.value or (
+                                  "" if tokens else quantization.DTYPE),
                               _DRAFT_WEIGHTS.value, tokens)
 
 

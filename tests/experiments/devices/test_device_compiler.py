@@ -3,13 +3,18 @@
 import shutil
 import types
 
+from absl import flags
+from absl.testing import flagsaver
 import jax
 import pytest
 
+import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import device_compiler
+from experiments.flags import model_flags
 from experiments.timing import roofline
 from models import checkpoints, transformer
+from models.transformer import quantization
 
 
 @pytest.mark.parametrize("error, message, expected", [
@@ -34,6 +39,14 @@ def test_models_of_devices_and_their_number():
   for name in ("h100", "v5e:4x", "v5e:0"):
     with pytest.raises(launch.UserError, match=f"--devices={name}: a model"):
       device_compiler.sheet(name)
+
+
+def test_weights_of_other_devices_are_not_as_stored(folders):
+  flags.FLAGS.mark_as_parsed()
+  with flagsaver.as_parsed(target=str(folders[0]), draft=str(folders[1])):
+    pair = model_flags.open_pair("rsd_s", [dj.methods.rsd_s(2, 3)],
+                                 tokens=False)
+  assert pair.source.weights == (quantization.DTYPE,) * 2
 
 
 def test_an_estimate_from_configs_alone(python, folders, tmp_path):
