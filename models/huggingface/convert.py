@@ -172,7 +172,8 @@ def _read(name, leaf, shape, sources, stored=False):
     if stored and tensor.stored and not piece.transposed:
       ggml_type, read = tensor.stored
       x = quantization.Matrix(*blocks.groups(ggml_type, piece.read(read())))
-      atomic.check_finite(tensor.path, name, x.scales)
+      for part in jax.tree.leaves((x.scales, x.least)):
+        atomic.check_finite(tensor.path, name, part)
       return x
     x = piece.read(tensor.read()).astype(leaf.dtype, copy=False)
     x = np.ascontiguousarray(x).reshape(leaf.shape)

@@ -9,6 +9,7 @@ import pytest
 
 from models import checkpoints, transformer
 from models.folders import resolve
+from models.gguf import blocks
 from models.huggingface import convert
 from models.transformer import rope
 from support import gguf_writer, installed
@@ -100,6 +101,22 @@ def check_stored(path, dtypes, kind):
     assert len(groups) == 9 * kind.startswith("Q")
   with pytest.raises(ValueError, match="'stored': layers cannot be scanned"):
     checkpoints.load(path, weights="stored", scan_layers=True)
+
+
+@pytest.mark.parametrize("part", ["scales", "least"])
+def test_groups_of_no_numbers(tmp_path, monkeypatch, part):
+  config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=64)
+  path, _ = write(tmp_path, config, "llama", kind="Q4_1")
+  groups = blocks.groups
+
+  def damaged(*args):
+    result = groups(*args)
+    getattr(result, part)[0, 0] = np.inf
+    return result
+
+  monkeypatch.setattr(blocks, "groups", damaged)
+  with pytest.raises(ValueError, match="embedding"):
+    checkpoints.load(path, weights="stored")
 
 
 def test_a_file_in_pieces_of_packages(tmp_path, monkeypatch):
