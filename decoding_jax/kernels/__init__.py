@@ -25,9 +25,8 @@ from decoding_jax.kernels.random import threefry_hashes
 __all__ = [
     "Span", "SplitSlots", "add", "attention", "available", "commit",
     "compile_for", "compiler_options", "cores", "dequantized", "empty_like",
-    "gumbel_top_k",
-    "host_device", "is_cpu", "is_split", "is_tracing", "log_normalizer",
-    "matmul", "matmuls", "prepare", "reads_slices", "rms_norm", "soft_cap",
-    "split_by_compiler", "swiglu", "take_along", "threefry_hashes", "top_k",
-    "write_slots", "zeros",
+    "gumbel_top_k", "host_device", "is_cpu", "is_split", "is_tracing",
+    "log_normalizer", "matmul", "matmuls", "prepare", "reads_slices",
+    "rms_norm", "soft_cap", "split_by_compiler", "swiglu", "take_along",
+    "threefry_hashes", "top_k", "write_slots", "zeros",
 ]

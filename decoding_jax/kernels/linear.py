@@ -58,9 +58,10 @@ def dequantized(values, scales, least, dtype):
 def _reference(x, weights, scales, least, *, sliced, dtype):
   if _in_groups(scales, least):
     # The barrier keeps XLA from making all weights ahead of a loop.
-    x, *groups = jax.lax.optimization_barrier((x, weights, scales, least))
+    x, weights, scales, least = jax.lax.optimization_barrier(
+        (x, weights, scales, least))
     weights = [dequantized(*group, x.dtype) for group in zip(
-        *groups[:2], least and groups[2] or [None] * len(weights))]
+        weights, scales, least or [None] * len(weights))]
     scales = ()
   ys = [_product(x, w, sliced) for w in weights]
   if scales:

@@ -199,12 +199,10 @@ def architecture(name, dtype="", weights=quantization.DTYPE):
   # `dtype` "" is the file's; layers are scanned as `--scan_layers` says.
   folder = launch.model_folder(name)
   config = checkpoints.architecture(folder)
-  stored = weights == quantization.STORED
-  if stored and not checkpoints.stored_in_groups(folder):
-    stored, weights = False, quantization.DTYPE
-  return dataclasses.replace(config, dtype=dtype or config.dtype,
-                             weights=weights,
-                             scan_layers=not stored and scans_layers(config))
+  weights = checkpoints.weights_of(folder, weights)
+  return dataclasses.replace(
+      config, dtype=dtype or config.dtype, weights=weights,
+      scan_layers=weights != quantization.STORED and scans_layers(config))
 
 
 def scans_layers(config) -> bool:

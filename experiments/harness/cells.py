@@ -8,7 +8,6 @@ before the next cell begins, so that a run killed at any moment resumes there.
 import concurrent.futures
 import functools
 import sys
-from types import MappingProxyType
 from typing import Any, Callable, NamedTuple
 
 import tqdm
@@ -42,8 +41,8 @@ class Timed(NamedTuple):
   references: list[tuple]
 
 
-def run(cells, path, *fields, first=MappingProxyType({}), workers=1,
-        unit="cell", shapes=0) -> list[dict]:
+def run(cells, path, *fields, first=None, workers=1, unit="cell", shapes=0
+        ) -> list[dict]:
   """Measures the cells that have no record in a file yet.
 
   `fields` are what each record there has beside the keys, `first` (program ->
@@ -52,6 +51,7 @@ def run(cells, path, *fields, first=MappingProxyType({}), workers=1,
   first lines say how many cells and programs, each of so many `shapes` (0: not
   said), there are, and how long the rest may take.
   """
+  first = first or {}
   records = store.read(path, *(cells[0].key if cells else ()), *fields)
   latest = {_identity(r, cells): r for r in records} if cells else {}
   todo = [x for x in cells if "error" in latest.get(

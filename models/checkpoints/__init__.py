@@ -4,11 +4,11 @@ from models.checkpoints.load_save import (architecture, check_replaceable,
                                           CONFIG, convert, export, load,
                                           load_config, load_masked, METADATA,
                                           PARAMS, quantize, save,
-                                          stored_in_groups)
+                                          weights_of)
 from models.huggingface.convert import from_hf, to_hf
 
 __all__ = [
     "CONFIG", "METADATA", "PARAMS", "architecture", "check_replaceable",
     "convert", "export", "from_hf", "load", "load_config", "load_masked",
-    "quantize", "save", "stored_in_groups", "to_hf",
+    "quantize", "save", "to_hf", "weights_of",
 ]

@@ -121,8 +121,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
     weights: "dtype"; or "bfloat16", "int8" or "int4", for the matrices of
       `transformer.quantization`. They are rounded to few bits one by one:
       neither host nor devices ever have all of them in another type. Or
-      "stored": in the groups of a GGUF file, see `stored_in_groups`, on one
-      device and unscanned; "dtype" for other folders.
+      "stored": in the groups of a GGUF file, on one device and unscanned; see
+      `weights_of`.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters, of unrolled and of scanned layers, or of what is made
       of them in 8 bits; None: on the default device.
@@ -137,8 +137,7 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       what is missing or wrong.
   """
   folder = resolve.folder(folder)
-  if weights == quantization.STORED and not stored_in_groups(folder):
-    weights = quantization.DTYPE
+  weights = weights_of(folder, weights)
   if hf_config.is_hf(folder):
     return convert_lib.from_hf(folder,
                                scan_layers=bool(scan_layers),
@@ -159,11 +158,12 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       else read(stack=scanned and not saved.scan_layers))
 
 
-def stored_in_groups(folder) -> bool:
-  """Returns whether a model of `load` is a GGUF file, whose quantised matrices
-  `weights="stored"` keeps as they are. Its outputs are the same to the bit as
-  with "dtype"."""
-  return gguf_files.is_gguf(resolve.folder(folder))
+def weights_of(folder, weights: str) -> str:
+  """Returns the `weights` that `load` gives a model: "dtype" for "stored",
+  unless it is a GGUF file, whose outputs are the same to the bit with both."""
+  stored = weights == quantization.STORED
+  return (quantization.DTYPE if stored and not gguf_files.is_gguf(
+      resolve.folder(folder)) else weights)
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:

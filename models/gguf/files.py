@@ -242,8 +242,8 @@ def _entry(path, size, name, shape, ggml_type, start):
         held.reshape(-1, per_row * block_bytes), ggml_type).reshape(
             *held.shape[:-1], shape[-1])
 
-  whole = functools.partial(rows, 0, shape[0])
-  return Entry(path, shape, ggml_type.name, whole, rows,
+  return Entry(path, shape, ggml_type.name,
+               functools.partial(rows, 0, shape[0]), rows,
                raw=functools.partial(raw, 0, shape[0]))
 
 

@@ -46,22 +46,21 @@ def tensors(path) -> dict[str, files.Entry]:
 
 def _expert(entry, i):
   return _changed(entry, lambda x: x[0], entry.shape[1:],
-                  lambda: entry.rows(i, i + 1))._replace(raw=None)
+                  lambda: entry.rows(i, i + 1))
 
 
 def _as_there(entry, part, leaf, prefix, row, metadata):
   if row.norm_offset and part.endswith("norm"):
-    return _changed(entry, lambda x: x - np.float32(row.norm_offset)
-                    )._replace(raw=None)
+    return _changed(entry, lambda x: x - np.float32(row.norm_offset))
   if row.paired and part in _ROTATED:
     heads = _heads(prefix, metadata, _ROTATED[part])
-    return _changed(entry, lambda x: _halves(x, heads))
+    return _reordered(entry, lambda x: _halves(x, heads))
   if part in row.transposed and leaf == "weight":
-    return _changed(entry, np.transpose, entry.shape[::-1])._replace(raw=None)
+    return _changed(entry, np.transpose, entry.shape[::-1])
   if part == row.fused_heads:
     heads = _heads(prefix, metadata, _ROTATED["attn_q"])
     # Query, key and value of each head are together there.
-    return _changed(entry, lambda x: x.reshape(
+    return _reordered(entry, lambda x: x.reshape(
         3, heads, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
   if part == _SHARED_GATE:
     return _changed(entry, lambda x: x.reshape(1, -1), (1, entry.shape[-1]))
@@ -82,10 +81,15 @@ def _halves(x, heads):
   return pairs.swapaxes(1, 2).reshape(x.shape)
 
 
+def _reordered(entry, change):
+  """Returns an entry whose rows are in another order, as bytes too."""
+  return _changed(entry, change)._replace(
+      raw=entry.raw and (lambda: change(entry.raw())))
+
+
 def _changed(entry, change, shape=None, read=None):
-  """Returns an entry whose rows are in another order, or other numbers."""
   if entry.refusal:
     return entry
-  read, raw = read or entry.read, entry.raw
-  return entry._replace(shape=shape or entry.shape, rows=None,
-                        read=lambda: change(read()), raw=lambda: change(raw()))
+  read = read or entry.read
+  return entry._replace(shape=shape or entry.shape, rows=None, raw=None,
+                        read=lambda: change(read()))

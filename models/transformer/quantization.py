@@ -89,8 +89,7 @@ def _by_rows(x):
   largest = abs(x).max(axis=-1, keepdims=True)
   # Products: XLA computes quotients as such, and would round as numpy does not.
   scales = largest * (largest > _SMALLEST) * np.float32(1 / _LARGEST)
-  values = x * (1 / (scales + (scales == 0)))
-  return Matrix(values.round().astype(np.int8), scales)
+  return Matrix(_in_units(x, scales[..., 0]).astype(np.int8), scales)
 
 
 def _by_groups(x):

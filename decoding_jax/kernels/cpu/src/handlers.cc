@@ -28,6 +28,7 @@ void EachRow(Pool pool, int64_t rows, Function function) {
 
 // What weights in groups of inputs have besides, of one of `number` matrices.
 Groups GroupsOf(ffi::RemainingArgs rest, size_t number, size_t i) {
+  if (rest.size() == number) return {};
   const auto scales = *rest.get<AnyBuffer>(number + i);
   const void* least = rest.size() > 2 * number ?
       rest.get<AnyBuffer>(2 * number + i)->untyped_data() : nullptr;
@@ -49,8 +50,7 @@ void ProductsWith(Pool pool, const X* columns, int64_t width, int64_t inputs,
   for (size_t i = 0; i < number; ++i) {
     const auto kernel = *rest.get<AnyBuffer>(i);
     auto result = *results.get<AnyBuffer>(i);
-    const Groups groups = rest.size() > number ? GroupsOf(rest, number, i)
-                                               : Groups{};
+    const Groups groups = GroupsOf(rest, number, i);
     if (rest.size() > number && !groups.number) {
       scales[i] = rest.get<F32>(number + i)->typed_data();
     }

@@ -223,8 +223,8 @@ void ShareRows(Team& team, const std::vector<Factor<T>>& factors, int64_t part,
   });
 }
 
-// Products of weights in groups. Some rows at a time become numbers of X rounded
-// to A, which `multiply` is given, and where their products go.
+// Products of weights in groups. Some rows at a time become numbers of X
+// rounded to A, which `multiply` is given, and where their products go.
 template <class A, class X, class T, class Multiply, class Finish>
 void ProductsInGroups(Team& team, const std::vector<Factor<T>>& factors,
                       int64_t inputs, int64_t rows, Multiply multiply,
