@@ -45,7 +45,7 @@ def _language_model(config, num_layers):
   # Those that do not run are not read, be they scanned or not.
   lm = language_models.language_model(first_layers(config, num_layers))
   return lm._replace(abstract_params=functools.partial(
-      language_models.abstract_params, config))
+      language_models.needed_params, config))
 
 
 def _checked(config, num_layers) -> int:

@@ -14,6 +14,7 @@ from models.transformer import decoder
 from models.transformer import halves
 from models.transformer import layer_stack
 from models.transformer import parameters
+from models.transformer import quantization
 from models.transformer import recurrence
 
 
@@ -111,7 +112,7 @@ def _language_model(config, kept, prompts=0):
 
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
-      abstract_params=functools.partial(_abstract, config, prompts),
+      abstract_params=functools.partial(needed_params, config, prompts),
       halves=halves.of(_language_model, config, kept, prompts, forward),
       # A state belongs to a row, whatever its text begins with.
       reads_shared=not config.linear_key_heads,
@@ -240,9 +241,14 @@ def _one_token(config):
       lambda x: cache_lib.init_block(x, 1), cache), mask
 
 
-def _abstract(config, prompts):
-  """Returns the parameters of a decoder with prompt tokens, as shapes."""
+def needed_params(config: architecture.Config, prompts: int = 0):
+  """Returns `LanguageModel.abstract_params` of a decoder with prompt tokens."""
   params = abstract_params(config)
+  if config.weights == quantization.STORED:
+    # Each matrix has the format of its file, whatever that is.
+    params = jax.tree.map(
+        lambda x: ... if quantization.is_matrix(x) else x, params,
+        is_leaf=quantization.is_matrix)
   if prompts:
     width = config.embedding_dim or config.dim
     params["prompts"] = jax.ShapeDtypeStruct((prompts, width),

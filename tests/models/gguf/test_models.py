@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from models import checkpoints, transformer
 from models.folders import resolve
 from models.gguf import blocks
@@ -65,8 +66,7 @@ def test_every_family_is_read_as_it_was(tmp_path, name):
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
 def test_types_of_matrices(tmp_path, kind):
-  config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=64,
-                               num_layers=1)
+  config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=64)
   path, params = write(tmp_path, config, "llama", kind=kind)
   _, loaded = checkpoints.load(path, dtype="float32")
   kind = gguf.GGMLQuantizationType[kind]
@@ -88,17 +88,26 @@ def test_types_of_matrices(tmp_path, kind):
 
 
 def check_stored(path, dtypes, kind):
-  """As they are stored, weights give the same outputs to the bit."""
-  tokens = np.arange(6).reshape(2, 3)
+  """As they are stored, weights give the same outputs to the bit; so they do
+  where a model drafts with its own first layer."""
+  prompts = np.arange(6).reshape(2, 3)
   for dtype in dtypes:
-    logits = []
+    logits, texts = [], []
     for weights in ("dtype", "stored"):
       lm, params = checkpoints.load(path, dtype=dtype, weights=weights)
-      logits.append(tiny.causal(tiny.Model(lm, params), tokens)[0])
+      logits.append(tiny.causal(tiny.Model(lm, params), prompts)[0])
+      config = dataclasses.replace(checkpoints.architecture(path),
+                                   dtype=dtype, weights=weights)
+      texts.append(dj.generate(
+          jax.random.key(0), prompts, np.full(2, 3), target=lm,
+          target_params=params, draft=transformer.early_exit(config, 1),
+          draft_params=params, method=dj.methods.rsd_s(2, 2),
+          max_new_tokens=6).tokens)
     np.testing.assert_array_equal(*logits)
+    np.testing.assert_array_equal(*texts)
     groups = [x for x in jax.tree.leaves(params)
               if x.dtype in (np.uint8, np.int8)]
-    assert len(groups) == 9 * kind.startswith("Q")
+    assert len(groups) == 16 * kind.startswith("Q")
   with pytest.raises(ValueError, match="'stored': layers cannot be scanned"):
     checkpoints.load(path, weights="stored", scan_layers=True)
 
