@@ -80,7 +80,7 @@ inline __m512i UpperHalves() {
 // A number of a type A, where numbers of X go.
 template <class A, class X>
 void StoreAs(X* to, Vector x) {
-  Store(to, Rounded(static_cast<const A*>(nullptr), x));
+  Store(to, RoundedNumbers(static_cast<const A*>(nullptr), x));
 }
 
 // The numbers of a group of 8 bits.
@@ -132,8 +132,7 @@ void Widened(const uint8_t* w, int64_t, float scale, float least, X* to) {
   return;
 #endif
   for (int64_t i = 0; i < kHalves; i += kLanes) {
-    const auto bytes = __builtin_convertvector(Bits<Full<uint8_t>>(w + i),
-                                               Full<int32_t>);
+    const auto bytes = Widen(w + i);
     const auto scaled = [=](auto x) {
       return __builtin_convertvector(x, Vector) * scale + least;
     };

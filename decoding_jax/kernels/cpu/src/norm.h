@@ -13,10 +13,18 @@ constexpr int64_t kNumbers = 1 << 14;
 // What the type of a pointer has of these numbers.
 inline Vector Rounded(const float*, Vector x) { return x; }
 
-inline Vector Rounded(const uint16_t*, Vector x) {
+// The same of numbers, and of what is no number by arithmetic: the upper half
+// of its bits says so.
+inline Vector RoundedNumbers(const float*, Vector x) { return x; }
+
+inline Vector RoundedNumbers(const uint16_t*, Vector x) {
   const auto bits = Full<uint32_t>(x);
   const auto rounded = bits + 0x7fff + ((bits >> 16) & 1);
-  return x == x ? Vector(rounded & 0xffff0000) : x;
+  return Vector(rounded & 0xffff0000);
+}
+
+inline Vector Rounded(const uint16_t* like, Vector x) {
+  return x == x ? RoundedNumbers(like, x) : x;
 }
 
 // y = f(x...), number by number; y may be one of them.

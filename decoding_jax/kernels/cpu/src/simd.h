@@ -59,6 +59,18 @@ inline Full<int32_t> Widen(const int8_t* from) {
 #endif
 }
 
+inline Full<int32_t> Widen(const uint8_t* from) {
+#if defined(__AVX512F__)
+  return Full<int32_t>(
+      _mm512_maskz_cvtepu8_epi32(kAll, Bits<__m128i>(from)));
+#elif defined(__AVX2__)
+  return Full<int32_t>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(
+      Bits<int64_t>(from))));
+#else
+  return __builtin_convertvector(Bits<Full<uint8_t>>(from), Full<int32_t>);
+#endif
+}
+
 inline Full<int32_t> Widen(const uint16_t* from) {
 #if defined(__AVX512F__)
   return Full<int32_t>(
