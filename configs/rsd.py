@@ -71,6 +71,7 @@ def defaults():
   c.task, c.data, c.category, c.balanced = "python", "", "", False
   c.tasks = tasks.get_tasks()
   c.chat, c.system = False, ""  # The target's chat template; a system message.
+  c.run_code = False  # Whether code that a model writes is run, for pass_at_1.
   # Prompts, tokens of a prompt of python and text, most of others (0: what
   # fits), and what becomes of longer ones: "leave_out", or cut "left", "right".
   c.prompts, c.prompt_length, c.longest_prompt = 16, 32, 0

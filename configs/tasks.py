@@ -11,8 +11,10 @@ A task is a mapping with the fields
   formats: by any name, how a record becomes a prompt. The format whose fields
     the first record has is used; if several fit, the one with the most fields.
   ends: whether a row ends with the end of text.
-  stop: a text is scored up to here; "" for all of it. It ends no row.
-  metrics: of `text_metrics.CORPUS`, for formats with answers.
+  stop: a text is scored up to here, or to the first of several strings; "" for
+    all of it. It ends no row.
+  metrics: of `text_metrics.CORPUS`, for formats with answers. "pass_at_1" runs
+    the code that a model has written, with `--config.run_code=True` alone.
   dataset: path, name and split for the package `datasets`, which is used if no
     file is given; a task may have none.
   file: of the package, which is used if neither is given; a task may have none.
@@ -26,7 +28,9 @@ and a format is a mapping with
   fields: by their names in the templates, where they are in a record: names and
     numbers of items separated by dots, "" for a record that is a text.
   template: of the prompt.
-  answer: of what follows, without which there are no references.
+  answer: of what follows.
+  reference: of what the text is compared with, if not with the answer; or of
+    the program that tests it, with {{completion}} where the text goes.
   frames: for fields that may be empty: the text around those that are not.
   shots: fields of solved examples before the prompt; for chat models they are
     earlier turns.
@@ -118,15 +122,21 @@ def get_tasks():
       "livecodebench": _of_turns(),
       "arena_hard": _of_turns("prompt"),
       "humaneval": {
-          "formats": {"completion": {"fields": {"prompt": "prompt"},
-                                     "template": "{prompt}"},
-                      "turns": _turns()},
-          "ends": True, "stop": "", "metrics": (),
+          "formats": {"completion": {
+              "fields": {"prompt": "prompt", "test": "test",
+                         "entry_point": "entry_point"},
+              "template": "{prompt}",
+              "reference": "{prompt}{{completion}}\n\n{test}\n"
+                           "check({entry_point})"}, "turns": _turns()},
+          # What comes after a function, as in arXiv 2107.03374.
+          "ends": True, "metrics": ("pass_at_1",),
+          "stop": ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```"),
           "dataset": _dataset("openai/openai_humaneval")},
       "mbpp": {
           "formats": {"turns": _turns(), "one_shot": {
               "fields": {"text": "text", "tests": "test_list", "code": "code"},
               "template": _MBPP, "answer": "{code}\n[DONE]",
+              "reference": "{{completion}}\n{tests}",
               "between": "\n\n",
               "shots": ({"text": "Write a function that returns the sum of the "
                                  "even numbers of a list.",
@@ -134,7 +144,7 @@ def get_tasks():
                                   "assert sum_even([]) == 0",
                          "code": "def sum_even(numbers):\n  return sum(n for n "
                                  "in numbers if n % 2 == 0)"},)}},
-          "ends": True, "stop": "[DONE]", "metrics": (),
+          "ends": True, "stop": "[DONE]", "metrics": ("pass_at_1",),
           "dataset": _dataset("google-research-datasets/mbpp", "full")},
       "gsm8k": {
           "formats": {"turns": _turns(), "one_shot": {
@@ -145,7 +155,7 @@ def get_tasks():
                                      "are in 3 boxes and 4 more?",
                          "answer": "3 boxes hold 3 * 12 = 36 pencils.\nWith 4 "
                                    "more there are 36 + 4 = 40.\n#### 40"},)}},
-          "ends": True, "stop": "\n\n", "metrics": (),
+          "ends": True, "stop": "\n\n", "metrics": ("exact_match",),
           "dataset": _dataset("openai/gsm8k", "main")},
   }
 

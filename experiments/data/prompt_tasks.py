@@ -34,8 +34,8 @@ class Examples(NamedTuple):
   references: Optional[list[str]] = None
   # Tokens that end a row; None: rows are equally long.
   eos_id: Optional[tuple[int, ...]] = None
-  # String at which a text is cut off before it is scored; "" for none.
-  stop: str = ""
+  # String, or strings, before which a text ends for its score; "" for none.
+  stop: str | tuple[str, ...] = ""
   # Names of `text_metrics.CORPUS` that score the texts.
   metrics: tuple[str, ...] = ()
   note: str = ""  # a sentence about the choice of prompts; "" for none
@@ -72,11 +72,17 @@ def score(examples, texts, seed=0):
   """Scores texts, one a prompt: metric -> [figure, low, high], of 95 %."""
   if not examples.metrics:
     return {}
-  if examples.stop:
-    texts = [text.lstrip().split(examples.stop)[0] for text in texts]
-  texts = [text.strip() for text in texts]
+  stops = (examples.stop,) if isinstance(examples.stop, str) else examples.stop
+  texts = [_before(text, stops).rstrip() for text in texts]
   return {name: text_metrics.CORPUS[name](texts, examples.references, seed)
           for name in examples.metrics}
+
+
+def _before(text, stops):
+  """Returns a text up to the first of some strings after its first word."""
+  start = len(text) - len(text.lstrip())
+  ends = [text.find(stop, start) for stop in stops if stop]
+  return text[:min((end for end in ends if end >= 0), default=len(text))]
 
 
 def fingerprint(examples):
@@ -139,15 +145,17 @@ def _examples(config, task, pair, now):
       continue
     shortened += len(tokens) < len(encoding.ids)
     prompts.append(tokens)
-    references.append(prompt_templates.answer(form, values).strip())
+    references.append(prompt_templates.reference(form, values))
     categories.append(category(loaded[i]))
   note = _note(config, len(loaded), len(prompts), shortened, left_out, longest)
   if len(prompts) < config.prompts:
     raise ValueError(f"prompts={config.prompts} are too many. {note}")
+  has_references = any(references)
   return Examples(
-      prompts, references if form.get("answer") else None,
+      prompts, references if has_references else None,
       pair.eos_id if task.ends else None, task.stop,
-      tuple(task.metrics) if form.get("answer") else (), note,
+      tuple(name for name in task.metrics if has_references and (
+          config.run_code or name != text_metrics.PASS_AT_1)), note,
       categories if all(categories) else None)
 
 

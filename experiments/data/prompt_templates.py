@@ -55,6 +55,13 @@ def answer(form, layout_) -> str:
   return _filled("answer", form.get("answer", ""), form, layout_)
 
 
+def reference(form, layout_) -> str:
+  """Makes what the text after a prompt is compared with, or tested by."""
+  if not form.get("reference"):
+    return answer(form, layout_).strip()
+  return _filled("reference", form.reference, form, layout_)
+
+
 def shorten(encoding, longest, side):
   """Returns at most `longest` tokens of an encoding; None: left out."""
   # Special tokens at its beginning are kept.

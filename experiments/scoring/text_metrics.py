@@ -8,9 +8,12 @@ import functools
 
 import numpy as np
 
+from experiments.scoring import answers
 from experiments.scoring import intervals
 
 _RESAMPLES = 1000
+# Runs the code that a model has written.
+PASS_AT_1 = "pass_at_1"
 
 
 def bleu(texts, references):
@@ -114,4 +117,6 @@ def _mean(scores_of, texts, references, seed=0):
 
 # Name -> `(texts, references, seed) -> [figure, low, high]`.
 CORPUS = {"bleu": corpus_bleu, "rouge_2": functools.partial(_mean, rouge_2),
-          "rouge_l": functools.partial(_mean, rouge_l)}
+          "rouge_l": functools.partial(_mean, rouge_l),
+          "exact_match": functools.partial(_mean, answers.exact_match),
+          PASS_AT_1: functools.partial(_mean, answers.pass_at_1)}

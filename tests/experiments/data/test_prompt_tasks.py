@@ -43,11 +43,14 @@ _RECORDS = {
     "mt_bench": ({"question_id": 81, "turns": ["Who?", "And?"]}, "Who?\n",
                  None),
     "humaneval": ({"task_id": "HumanEval/0", "prompt": "def f():\n",
-                   "canonical_solution": "  pass\n"}, "def f():\n", None),
+                   "test": "def check(f):\n  f()\n", "entry_point": "f",
+                   "canonical_solution": "  pass\n"}, "def f():\n",
+                  "def f():\n{completion}\n\ndef check(f):\n  f()\n\ncheck(f)"),
     "mbpp": ({"text": "Write f.", "code": "f = 1", "task_id": 1,
               "test_list": ["assert f == 1", "assert f"]},
              "here is your task: Write f. Your code should pass these tests:"
-             "\n\nassert f == 1\nassert f\n[BEGIN]\n", "f = 1\n[DONE]"),
+             "\n\nassert f == 1\nassert f\n[BEGIN]\n",
+             "{completion}\nassert f == 1\nassert f"),
     "gsm8k": ({"question": "1 + 1?", "answer": "#### 2"},
               "\n\nQuestion: 1 + 1?\nAnswer:", "#### 2"),
 }
@@ -66,7 +69,10 @@ def test_readers(task, pair, tmp_path):
   assert pair.tokenizer.decode(got.prompts[0]).endswith(end)
   assert got.references == (None if reference is None else [reference])
   assert got.eos_id == (0,)
-  assert set(got.metrics) <= set(text_metrics.CORPUS)
+  assert set(got.metrics) <= set(text_metrics.CORPUS) - {"pass_at_1"}
+  config = make_config(task, path, run_code=True)
+  assert ("pass_at_1" in prompt_tasks.load(config, pair).metrics) == (
+      task in ("humaneval", "mbpp"))
   assert got.note.startswith(f"Task {task}: 1 prompts of the first 1 of 1 ex")
 
 
@@ -364,8 +370,9 @@ def test_configs_of_the_paper(make, presets, chat_):
     ("text", "text/wikitext2_valid.txt", 40),
 ])
 def test_public_files(task, name, count, pair):
-  config = make_config(task, pathlib.Path(_DATA) / name, longest_prompt=512,
-                       too_long="left")
+  limits = {} if task == "text" else {"longest_prompt": 512,
+                                      "too_long": "left"}
+  config = make_config(task, pathlib.Path(_DATA) / name, **limits)
   config.prompts = count
   got = prompt_tasks.load(config, pair)
   assert len(got.prompts) == count
