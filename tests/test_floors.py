@@ -72,7 +72,7 @@ BUDGETS = {
     "decoding_jax": 2847,
     "decoding_jax/canvas": 1079,
     "decoding_jax/grammars": 4350,
-    "decoding_jax/kernels": 4382,
+    "decoding_jax/kernels": 4397,
     "decoding_jax/methods": 2618,
     "decoding_jax/processors": 794,
     "decoding_jax/rewards": 1000,
@@ -101,7 +101,7 @@ BUDGETS = {
     "models/heads": 3181,
     "models/huggingface": 3361,
     "models/text": 1600,
-    "models/transformer": 2965,
+    "models/transformer": 2970,
 }
 # The same of studies, which nothing imports.
 STUDIES = 288

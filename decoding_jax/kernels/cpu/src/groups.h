@@ -123,7 +123,7 @@ void Widened(const uint8_t* w, int64_t, float scale, float least, X* to) {
 #endif
 #if defined(__AVX512F__)
   const auto table = __m512(Counted() * scale + least);
-  const auto index = _mm512_maskz_cvtepu8_epi32(kAll, Bits<__m128i>(w));
+  const auto index = __m512i(Widen(w));
   const auto chosen = [=](__m512i index) {  // Four bits of an index count.
     return Vector(_mm512_maskz_permutexvar_ps(kAll, index, table));
   };
