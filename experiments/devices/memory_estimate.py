@@ -73,10 +73,11 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
 
 
 def text(need) -> str:
-  """Returns the sum of a `Need` in GiB, and its parts."""
-  parts = ", ".join(f"{name} {size / _GIB:.2f}"
-                    for name, size in need._asdict().items())
-  return f"{sum(need) / _GIB:.2f} GiB ({parts})"
+  """Returns the sum of a `Need` in GiB, or MiB, and its parts."""
+  name, unit = ("GiB", _GIB) if sum(need) >= _GIB else ("MiB", _GIB >> 10)
+  parts = ", ".join(f"{part} {size / unit:.2f}"
+                    for part, size in need._asdict().items())
+  return f"{sum(need) / unit:.2f} {name} ({parts})"
 
 
 def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:

@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused(monkeypatch):
   with pytest.raises(launch.UserError) as error:
     check(monkeypatch, need - 1)
   line = str(error.value)
-  assert "\n" not in line and f"needs {need / 2**30:.2f} GiB" in line
+  assert "\n" not in line and f"needs {need / 2**20:.2f} MiB" in line
   for part in ("weights", "caches", "logits", "temporaries", "batch=4",
                "max_new_tokens=64", "--force"):
     assert part in line
