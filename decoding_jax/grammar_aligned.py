@@ -106,8 +106,7 @@ def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
 
 def check(grammar: LogitsProcessor, before: str, **counts):
   """Raises ValueError for counts below 1, a grammar that reads prompts."""
-  for name, value in counts.items():
-    values.check_positive(name, value)
+  values.check_positives(**counts)
   if grammar.reads_prompt:
     raise ValueError(f"grammar reads prompts: one that begins after the "
                      f"{before} is needed.")
@@ -179,12 +178,7 @@ def add_bounds(arcs, log_bounds, node, logits):
 
 def text_log_probs(lm, params, tokens):
   """Returns a model's log-probabilities `[B, T, V]` after tokens `[B, T]`."""
-  batch, size = tokens.shape
-  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
-  cache = lm.init_cache(batch, 0)
-  logits, _ = lm.forward(params, tokens, order, cache,
-                         cache_lib.init_block(cache, size), 0,
-                         order[:, :, None] >= order[:, None])
+  logits, _ = cache_lib.whole_pass(lm, params, tokens)
   return jax.nn.log_softmax(logits.astype(jnp.float32))
 
 

@@ -150,10 +150,7 @@ def _read(model, params, tokens) -> types.Cache:
   """Returns a cache of the tokens `[1, n]`, which has no other slots."""
   cache, size = model.init_cache(1, tokens.shape[1]), tokens.shape[1]
   if size:
-    mask = jnp.tril(jnp.ones((1, size, size), bool))
-    _, block = model.forward(
-        params, tokens, jnp.arange(size, dtype=jnp.int32)[None],
-        model.init_cache(1, 0), cache_lib.init_block(cache, size), 0, mask)
+    _, block = cache_lib.whole_pass(model, params, tokens)
     cache = cache_lib.with_arrays(cache, block).replace(
         length=jnp.full(1, size, jnp.int32))
   return model.after_prompt(params, cache) if model.after_prompt else cache

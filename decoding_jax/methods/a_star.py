@@ -40,9 +40,8 @@ def make(num_children: int, step_length: int, expansions: int,
     The method; for its statistics see `arena.decoder`. Memory grows with
     num_children * step_length * expansions tokens of a row.
   """
-  values.check_positive("num_children", num_children)
-  values.check_positive("step_length", step_length)
-  values.check_positive("expansions", expansions)
+  values.check_positives(num_children=num_children, step_length=step_length,
+                         expansions=expansions)
   values.check_number("path_weight", path_weight, 0.0)
   rules = functools.partial(
       arena.Rules, int(num_children), int(step_length), int(expansions),

@@ -29,8 +29,7 @@ def make(num_candidates: int = 3, lookahead: int = 5,
     The method; `stats.extra` has `lookaheads [B]`, how many tokens were looked
     ahead for.
   """
-  values.check_positive("num_candidates", num_candidates)
-  values.check_positive("lookahead", lookahead)
+  values.check_positives(num_candidates=num_candidates, lookahead=lookahead)
   values.check_number("threshold", threshold, 0.0)
   return Method(
       f"adadec({num_candidates}x{lookahead}, threshold={threshold:g})",

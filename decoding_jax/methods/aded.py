@@ -29,9 +29,7 @@ def make(nodes: int, depth: int, branching: int = 8, buckets: int = 16384,
     The method. `draft_params`, if given, are a table to begin with: tokens
     `[buckets, branching]` int32, -1 for none, and their scores, float32.
   """
-  values.check_positive("branching", branching)
-  values.check_positive("buckets", buckets)
-  values.check_positive("nodes", nodes)
+  values.check_positives(branching=branching, buckets=buckets, nodes=nodes)
   for name, value, least in (("simulations", simulations, nodes),
                              ("window", window, 3)):
     if value and not (values.is_integer(value) and value >= least):

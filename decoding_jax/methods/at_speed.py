@@ -31,9 +31,8 @@ def make(num_beams: int, draft_beams: int, depth: int,
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.
   """
-  values.check_positive("num_beams", num_beams)
-  values.check_positive("draft_beams", draft_beams)
-  values.check_positive("depth", depth)
+  values.check_positives(num_beams=num_beams, draft_beams=draft_beams,
+                         depth=depth)
   values.check_number("length_penalty", length_penalty)
   if draft_beams < num_beams:
     raise ValueError(f"draft_beams={draft_beams}: at least num_beams="

@@ -42,9 +42,8 @@ def make(num_particles: int, threshold: float = 1.0,
       functools.partial(_expand, threshold), particles.draw_one,
       needs_reward=True, init=_init,
       select=functools.partial(_select, resample_below))
-  decoder = level_search.decoder(level, num_particles)
-  return Method(f"awrs({num_particles}, {threshold:g})",
-                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
+  return Method(f"awrs({num_particles}, {threshold:g})", greedy=None,
+                sampled=level_search.decoder(level, num_particles, 1))
 
 
 def _init(context):

@@ -23,6 +23,5 @@ def make(num_samples: int) -> Method:
   level = level_search.Level(
       level_search.of_beams(beam.independent), level_search.reward,
       needs_reward=True, init=level_search.count_rewards(num_samples))
-  decoder = level_search.decoder(level, num_samples)
-  return Method(f"best_of_n({num_samples})",
-                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
+  return Method(f"best_of_n({num_samples})", greedy=None,
+                sampled=level_search.decoder(level, num_samples, 1))

@@ -89,14 +89,10 @@ def _draft(steps, width, tree, slack):
                                     slack=slack)
 
 
-def _fan(width, depth):
-  """Drafts the most probable first tokens, and a chain after each."""
-  return expanders.top_k((width,) + (1,) * (depth - 1))
-
-
 # How many drafted tokens are committed, and whether a commit ends with a gain.
 _COMMITS = {"prefix": (cdsl_rules.verified, False),
             "rise": (cdsl_rules.verified, True),
             "full": (cdsl_rules.drafted, False)}
 _FLAGS = {False: None, True: None}
-_TREES = {"rsd_s": expanders.top_beam, "rsd_c": _fan}
+_TREES = {"rsd_s": expanders.top_beam, "rsd_c": lambda width, depth: (
+    expanders.top_k((width,) + (1,) * (depth - 1)))}

@@ -36,15 +36,13 @@ def make(num_beams: int, num_candidates: int, weight: float = 1.0,
     The method; `stats.extra` has all beams, see `level_search.decoder`, their
     sums as `beam_scores`, and `reward_calls [B]`.
   """
-  values.check_positive("num_beams", num_beams)
-  values.check_positive("num_candidates", num_candidates)
+  values.check_positives(num_beams=num_beams, num_candidates=num_candidates)
   values.check_number("weight", weight)
   level = level_search.Level(
       functools.partial(_expand, num_candidates, weight, bool(logits)),
       level_search.score,
       needs_reward=True, init=_init, select=_select)
-  decoder = level_search.decoder(level, num_beams)._replace(
-      max_samples_per_node=num_candidates)
+  decoder = level_search.decoder(level, num_beams, num_candidates)
   suffix = ", logits" if logits else ""
   return Method(
       f"conditional_beam_search({num_beams}, {num_candidates}{suffix})",

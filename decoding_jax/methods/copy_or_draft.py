@@ -27,8 +27,7 @@ def make(depth: int, copies: int = 8, min_ngram: int = 3,
     width: tokens that the model drafts as siblings, without replacement; more
       than one are of one level. Of a head they cost no forward.
   """
-  values.check_positive("depth", depth)
-  values.check_positive("width", width)
+  values.check_positives(depth=depth, width=width)
   if width > 1 and depth > 1:
     raise ValueError(f"width={width}, depth={depth}: depth=1 is needed for "
                      "more than one sibling.")

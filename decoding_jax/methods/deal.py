@@ -28,9 +28,8 @@ def make(num_beams: int, num_candidates: int, lookahead: int,
   Returns:
     The method; for its statistics see `lookahead_beam.decoder`.
   """
-  values.check_positive("num_beams", num_beams)
-  values.check_positive("num_candidates", num_candidates)
-  values.check_positive("lookahead", lookahead)
+  values.check_positives(num_beams=num_beams, num_candidates=num_candidates,
+                         lookahead=lookahead)
   values.check_number("reward_weight", reward_weight)
   sizes = lookahead_beam.Sizes(int(num_beams), int(num_candidates),
                                int(lookahead), float(reward_weight))

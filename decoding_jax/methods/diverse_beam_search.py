@@ -28,8 +28,7 @@ def make(num_beams: int, num_groups: int, diversity: float = 0.5,
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.
   """
-  values.check_positive("num_beams", num_beams)
-  values.check_positive("num_groups", num_groups)
+  values.check_positives(num_beams=num_beams, num_groups=num_groups)
   if num_beams % num_groups:
     raise ValueError(f"num_groups={num_groups}: a divisor of num_beams="
                      f"{num_beams} is needed.")

@@ -22,8 +22,7 @@ def make(num_samples: int, num_finished: int = 1,
   Returns:
     The method; `stats.extra` has all samples, see `level_search.decoder`.
   """
-  values.check_positive("num_samples", num_samples)
-  values.check_positive("num_finished", num_finished)
+  values.check_positives(num_samples=num_samples, num_finished=num_finished)
   if num_finished > num_samples:
     raise ValueError(f"num_finished={num_finished}: at most num_samples="
                      f"{num_samples} is allowed.")
@@ -35,6 +34,5 @@ def make(num_samples: int, num_finished: int = 1,
   level = level_search.Level(
       level_search.of_beams(beam.independent),
       votes.majority_of_first(num_finished, answer_after), ends=ends)
-  decoder = level_search.decoder(level, num_samples)
-  return Method(f"first_finish({num_samples}, {num_finished})",
-                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
+  return Method(f"first_finish({num_samples}, {num_finished})", greedy=None,
+                sampled=level_search.decoder(level, num_samples, 1))

@@ -25,9 +25,8 @@ def make(nodes: int, width: int, depth: int, branching: int = 4,
   Raises:
     ValueError: if a size is not a positive integer, or a number not in 0 to 1.
   """
-  for name, value in (("width", width), ("depth", depth), ("branching",
-                      branching), ("repeat + 1", repeat + 1)):
-    values.check_positive(name, value)
+  values.check_positives(width=width, depth=depth, branching=branching)
+  values.check_positive("repeat + 1", repeat + 1)
   values.check_number("min_probability", min_probability, 0, 1)
   values.check_number("min_share", min_share, 0, 1)
   drafter = drafters.gsd(nodes, width, depth, branching, repeat,

@@ -40,8 +40,7 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
     The method; its `stats.extra` has `reward_calls [B]` and `fallbacks [B]`,
     segments that the target drew.
   """
-  values.check_positive("num_samples", num_samples)
-  values.check_positive("segment", segment)
+  values.check_positives(num_samples=num_samples, segment=segment)
   values.check_number("reward_weight", reward_weight, 1e-6)
   if threshold is not None:
     values.check_number("threshold", threshold)

@@ -54,8 +54,7 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
   Returns:
     The method; for its statistics see `arena.decoder`.
   """
-  values_lib.check_positive("step_length", step_length)
-  values_lib.check_positive("expansions", expansions)
+  values_lib.check_positives(step_length=step_length, expansions=expansions)
   values_lib.check_number("confidence", confidence, 0.0, 1.0)
   values_lib.check_positive("max_leaves", max_leaves)
   values_lib.check_number("min_value", min_value)

@@ -26,9 +26,8 @@ def make(ngram: int = 5, window: int = 7, guesses: int = 7,
   Raises:
     ValueError: if a size is not a positive integer, or `ngram` less than 2.
   """
-  for name, value in (("ngram", ngram), ("window", window),
-                      ("guesses", guesses), ("buckets", buckets)):
-    values.check_positive(name, value)
+  values.check_positives(ngram=ngram, window=window, guesses=guesses,
+                         buckets=buckets)
   values.check_number("ngram", ngram, low=2)
   drafter = drafters.lookahead(ngram, window, guesses, buckets, from_text,
                                by_one)

@@ -53,9 +53,8 @@ def make(num_particles: int, reward_weight: float = 1.0,
       init=functools.partial(_init, constraint, reward_weight),
       select=functools.partial(_select, constraint, reward_weight,
                                resample_below))
-  decoder = level_search.decoder(level, num_particles)
-  return Method(f"particles({num_particles})",
-                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
+  return Method(f"particles({num_particles})", greedy=None,
+                sampled=level_search.decoder(level, num_particles, 1))
 
 
 def _init(constraint, reward_weight, context):

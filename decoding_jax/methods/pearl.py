@@ -1,10 +1,7 @@
 """PEARL (arXiv 2408.11850): drafting and verification at the same time."""
 
-import functools
-
-from decoding_jax import sampling
-from decoding_jax.speculation import parallel_chain, verifiers
-from decoding_jax.types import Decoder, Method
+from decoding_jax.speculation import parallel_chain, rounds
+from decoding_jax.types import Method
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(depth=3),)
@@ -31,15 +28,5 @@ def make(depth: int) -> Method:
   if depth < 2:
     raise ValueError(f"depth={depth}: at least 2 drafted tokens are needed, "
                      "one of which the next round verifies.")
-  return Method(f"pearl({depth})", sampled=_decoder(depth, greedy=False),
-                greedy=_decoder(depth, greedy=True))
-
-
-@functools.lru_cache(maxsize=None)
-def _decoder(depth, greedy) -> Decoder:
-  if greedy:
-    return parallel_chain.decoder(
-        depth, lambda key, log_probs: sampling.most_probable(log_probs),
-        verifiers.match())
-  return parallel_chain.decoder(depth, sampling.draw,
-                                verifiers.recursive(replacement=False))
+  return Method(f"pearl({depth})", *rounds.sampled_and_greedy(
+      parallel_chain.decoder, depth))

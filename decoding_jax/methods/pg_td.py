@@ -34,8 +34,7 @@ def make(num_children: int = 3, simulations: int = 64,
   Returns:
     The method; for its statistics see `tree_policy.decoder`.
   """
-  values.check_positive("num_children", num_children)
-  values.check_positive("simulations", simulations)
+  values.check_positives(num_children=num_children, simulations=simulations)
   values.check_number("exploration", exploration, 0.0)
   values.check_number("base", base, 1e-6)
   policy = tree_policy.Policy(int(num_children), int(simulations),

@@ -25,8 +25,7 @@ def make(widths=(6, 6, 4), branching: int = 16, short: int = 1) -> Method:
   widths = values.integers("widths", widths)
   values.check_positive("widths", *widths)
   values.check_positive("depth of widths", len(widths))
-  values.check_positive("branching", branching)
-  values.check_positive("short", short)
+  values.check_positives(branching=branching, short=short)
   if short > len(widths):
     raise ValueError(f"short={short}: at most the {len(widths)} prompt tokens "
                      "of widths are allowed.")

@@ -26,8 +26,7 @@ def make(branching, nodes: int, layers: int) -> Method:
   branching = values.integers("branching", branching)
   values.check_positive("branching", *branching)
   values.check_positive("depth of branching", len(branching))
-  values.check_positive("layers", layers)
-  values.check_positive("nodes", nodes)
+  values.check_positives(layers=layers, nodes=nodes)
   values.check_number("nodes", nodes, low=len(branching), high=tree.num_nodes(
       tree.product_layout(branching)))
   drafter = drafters.propd(branching, nodes, layers)

@@ -25,6 +25,5 @@ def make(num_samples: int, answer_after: int | None = None) -> Method:
   votes.check_answer_after(answer_after)
   level = level_search.Level(level_search.of_beams(beam.independent),
                              votes.majority(answer_after))
-  decoder = level_search.decoder(level, num_samples)
-  return Method(f"samples({num_samples})",
-                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
+  return Method(f"samples({num_samples})", greedy=None,
+                sampled=level_search.decoder(level, num_samples, 1))

@@ -29,16 +29,15 @@ def make(num_beams: int, num_samples: int, segment: int) -> Method:
     The method; `stats.extra` has all W * n texts, see `level_search.decoder`,
     and `reward_calls [B]`.
   """
-  values.check_positive("num_beams", num_beams)
-  values.check_positive("num_samples", num_samples)
-  values.check_positive("segment", segment)
+  values.check_positives(num_beams=num_beams, num_samples=num_samples,
+                         segment=segment)
   level = level_search.Level(
       level_search.of_beams(beam.independent), _rank, needs_reward=True,
       init=functools.partial(_init, num_beams * num_samples),
       select=functools.partial(_select, num_beams, num_samples, segment))
-  decoder = level_search.decoder(level, num_beams * num_samples)
-  return Method(f"segment_search({num_beams}x{num_samples}, {segment})",
-                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
+  return Method(
+      f"segment_search({num_beams}x{num_samples}, {segment})", greedy=None,
+      sampled=level_search.decoder(level, num_beams * num_samples, 1))
 
 
 def _init(width, context):

@@ -51,8 +51,7 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
     most: nodes of a row, under "match" and at temperature 0; None for
       the largest of 7, `depth` and `2 * nodes - 1`.
   """
-  values.check_positive("width", width)
-  values.check_positive("depth", depth)
+  values.check_positives(width=width, depth=depth)
   values.check_number("nodes", nodes, 0.01, width * depth)
   values.check_number("rank_temperature", rank_temperature, 0.01, 100)
   if most is None:

@@ -47,8 +47,7 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None,
 
 def _expansion(num_paths, depth, expansion):
   if expansion is None:
-    values.check_positive("num_paths", num_paths)
-    values.check_positive("depth", depth)
+    values.check_positives(num_paths=num_paths, depth=depth)
     return (num_paths,) + (1,) * (depth - 1)
   if (num_paths, depth) != _SIZES:
     raise ValueError(f"num_paths={num_paths}, depth={depth}, expansion="

@@ -1,10 +1,7 @@
 """SSD (arXiv 2603.03251): the next drafts are prepared during a target call."""
 
-import functools
-
-from decoding_jax import sampling
-from decoding_jax.speculation import prepared_chains, verifiers
-from decoding_jax.types import Decoder, Method
+from decoding_jax.speculation import prepared_chains, rounds
+from decoding_jax.types import Method
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(depth=2, guesses=2), dict(depth=2, guesses=(3, 1, 2)))
@@ -44,15 +41,5 @@ def make(depth: int, guesses: int | tuple[int, ...] = 2) -> Method:
   if len(numbers) != depth + 1:
     raise ValueError(f"guesses={guesses}: one number, or depth + 1 = "
                      f"{depth + 1} of them are needed.")
-  return Method(name, sampled=_decoder(numbers, greedy=False),
-                greedy=_decoder(numbers, greedy=True))
-
-
-@functools.lru_cache(maxsize=None)
-def _decoder(guesses, greedy) -> Decoder:
-  if greedy:
-    return prepared_chains.decoder(
-        guesses, lambda key, log_probs: sampling.most_probable(log_probs),
-        verifiers.match())
-  return prepared_chains.decoder(guesses, sampling.draw,
-                                 verifiers.recursive(replacement=False))
+  return Method(name, *rounds.sampled_and_greedy(prepared_chains.decoder,
+                                                 numbers))

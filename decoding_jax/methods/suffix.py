@@ -27,8 +27,7 @@ def make(nodes: int, depth: int, num_paths: int = 16, max_ngram: int = 8,
     ValueError: for a size that is not a positive integer, or a probability that
       is none.
   """
-  for size, value in (("nodes", nodes), ("depth", depth)):
-    values.check_positive(size, value)
+  values.check_positives(nodes=nodes, depth=depth)
   values.check_number("min_probability", min_probability, 0, 1)
   values.check_number("nodes_per_match", nodes_per_match)
   drafter = drafters.suffix(nodes, depth, num_paths, max_ngram,

@@ -46,8 +46,7 @@ def momentum(vocab_size: int, window: int, *, resistance: float = 0.2,
   values.check_positive("vocab_size", vocab_size)
   penalties.check_window(window)
   values.check_number("resistance", resistance, 0.0)
-  values.check_positive("num_candidates", num_candidates)
-  values.check_positive("max_match", max_match)
+  values.check_positives(num_candidates=num_candidates, max_match=max_match)
   if num_candidates > vocab_size:
     raise ValueError(f"num_candidates={num_candidates}: at most vocab_size="
                      f"{vocab_size} is allowed.")

@@ -116,8 +116,7 @@ def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
     ValueError: for sizes that are not positive, or a window that no sequence
       fits in.
   """
-  values.check_positive("size", size)
-  values.check_positive("vocab_size", vocab_size)
+  values.check_positives(size=size, vocab_size=vocab_size)
   check_window(window)
   if window < size:
     raise ValueError(f"window={window}: at least size={size} is needed.")

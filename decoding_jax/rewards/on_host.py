@@ -130,8 +130,7 @@ def on_host(fn: Callable[..., Any], *, max_tokens: int,
     if not (callable(x) or optional and x is None):
       raise ValueError(f"{name}={x!r}: a function is needed"
                        f"{', or None' if optional else ''}.")
-  values_lib.check_positive("max_tokens", max_tokens)
-  values_lib.check_positive("cache_size", cache_size)
+  values_lib.check_positives(max_tokens=max_tokens, cache_size=cache_size)
   if timeout is not None:
     values_lib.check_number("timeout", timeout, 1e-3, threading.TIMEOUT_MAX)
   for name, x in (("maximum", maximum), ("fallback", fallback)):

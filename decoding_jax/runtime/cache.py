@@ -54,6 +54,17 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
   return structure.unflatten(kernels.zeros(shapes, cache.length))
 
 
+def whole_pass(lm: types.LanguageModel, params, tokens, mask=None):
+  """Returns logits `[B, T, V]` of whole texts `[B, T]`, and their block. `mask
+  [T, T]` is what each token sees; None: itself and all before it."""
+  (batch, length), empty = tokens.shape, lm.init_cache(len(tokens), 0)
+  mask = jnp.tri(length, dtype=bool) if mask is None else mask
+  return lm.forward(
+      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape), empty,
+      init_block(empty, length), 0,
+      jnp.broadcast_to(mask, (batch, length, length)))
+
+
 def commit(cache: types.Cache, block: types.Block, slots,
            count) -> types.Cache:
   """Copies the block slots `[B, K]` after the prefix of each row; `count [B]`

@@ -39,12 +39,14 @@ class Level(NamedTuple):
   ends: Callable[..., Array] | None = None
 
 
-def decoder(level: Level, width: int) -> Decoder:
+def decoder(level: Level, width: int, most_samples: int | None = None
+            ) -> Decoder:
   """Makes a decoder whose only step searches the whole text.
 
   Args:
     level: the rules of the search.
     width: W.
+    most_samples: different tokens drawn after a text, at most; None for W.
 
   Returns:
     The decoder. Its `stats.extra` has the texts of all beams, the best first:
@@ -55,8 +57,10 @@ def decoder(level: Level, width: int) -> Decoder:
     rules.
   """
   return Decoder(functools.partial(init_stats, level, width),
-                 functools.partial(_step, level, width), max_slots_ahead=0,
-                 max_samples_per_node=width, needs_reward=level.needs_reward)
+                 functools.partial(search_step, functools.partial(
+                     _search, level, width), level), max_slots_ahead=0,
+                 max_samples_per_node=most_samples or width,
+                 needs_reward=level.needs_reward)
 
 
 def each_row(rule):
@@ -161,12 +165,6 @@ def init_stats(level: Level, width: int, context: Context, state: DecodeState,
 def _begin(level: Level, context: Context):
   """Returns state and counts of the rules."""
   return level.init(context) if level.init else ((), {})
-
-
-def _step(level: Level, width, context: Context,
-          state: DecodeState) -> DecodeState:
-  return search_step(functools.partial(_search, level, width), level, context,
-                     state)
 
 
 def _search(level: Level, width, context: Context, state: DecodeState):

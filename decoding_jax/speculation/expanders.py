@@ -205,8 +205,7 @@ def iid_paths(num_paths: int, depth: int) -> Expander:
   Returns:
     The expander, as `iid_tree` of paths that part at the root.
   """
-  values.check_positive("num_paths", num_paths)
-  values.check_positive("depth", depth)
+  values.check_positives(num_paths=num_paths, depth=depth)
   return iid_tree((num_paths,) + (1,) * (depth - 1))
 
 
@@ -263,6 +262,7 @@ def _paths(expansion, num_models, draws):
                   num_models)
 
 
+@functools.lru_cache(maxsize=None)
 def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
   """Trees of the paths that a beam search keeps at each level.
 
@@ -275,7 +275,15 @@ def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
       the beam keeps those whose paths have the largest scores. `ONE_IN_BEAM` is
       `beam.with_one_sample` (after arXiv 2609.21827).
   """
-  return _beam(width, depth, draws)
+  layout = tree_lib.beam_layout(width, depth)
+  step = values.check_one_of("draws", draws, _BEAMS)
+
+  def expand(key, level, log_probs, valid, state):
+    del level, valid  # A node without probability has the score -inf already.
+    tokens, parents, state = step(key, log_probs, state, width)
+    return tokens, parents, state.scores > -jnp.inf, state
+
+  return Expander(layout, beam.root, expand, draws)
 
 
 def stochastic_beam(width: int, depth: int) -> Expander:
@@ -350,11 +358,6 @@ def _draw_alike(key, log_probs, counts):
                                                           max(counts))
 
 
-def _perturbed_alike(key, log_probs, state, width):
-  keys = jnp.broadcast_to(key[None], len(log_probs))
-  return beam.perturbed_by(keys, log_probs, state, width)
-
-
 def _best(key, log_probs, counts):
   """Children of each node of a level, the most probable ones."""
   del key
@@ -384,7 +387,8 @@ _PICKS = {Draws.WITHOUT_REPLACEMENT: _draw, Draws.ARBITRARY: _best,
           Draws.ONE_SAMPLED: _sample_and_best, Draws.SHARED_NOISE: _draw_alike}
 _BEAMS = {Draws.WITHOUT_REPLACEMENT: beam.perturbed,
           Draws.ARBITRARY: beam.plain, Draws.ONE_IN_BEAM: beam.with_one_sample,
-          Draws.SHARED_NOISE: _perturbed_alike}
+          Draws.SHARED_NOISE: lambda key, log_probs, *rest: beam.perturbed_by(
+              jnp.broadcast_to(key[None], len(log_probs)), log_probs, *rest)}
 OF_FIXED_TREES, OF_BEAMS = frozenset(_PICKS), frozenset(_BEAMS)
 
 
@@ -414,16 +418,3 @@ def _of_numbers(layout, draws, numbers):
     return tokens, parents, valid[parents] & (scores > -jnp.inf), state
 
   return Expander(layout, lambda: (), expand, draws)
-
-
-@functools.lru_cache(maxsize=None)
-def _beam(width, depth, draws):
-  layout = tree_lib.beam_layout(width, depth)
-  step = values.check_one_of("draws", draws, _BEAMS)
-
-  def expand(key, level, log_probs, valid, state):
-    del level, valid  # A node without probability has the score -inf already.
-    tokens, parents, state = step(key, log_probs, state, width)
-    return tokens, parents, state.scores > -jnp.inf, state
-
-  return Expander(layout, beam.root, expand, draws)

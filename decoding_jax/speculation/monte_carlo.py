@@ -54,12 +54,10 @@ def expand(key, layout: FreeLayout, simulations: int, start, successors):
     is_new = move == _NEW
     token, _, state = (x[node, rank] for x in nodes.known)
     at = jnp.where(is_new, i, size)  # Beyond them: not written.
-    fields = (token, node, nodes.depths[node] + 1)
     put = lambda x, y: x.at[at].set(y, mode="drop")
     nodes = nodes.replace(
-        tokens=put(nodes.tokens, fields[0]),
-        parents=put(nodes.parents, fields[1]),
-        depths=put(nodes.depths, fields[2]),
+        tokens=put(nodes.tokens, token), parents=put(nodes.parents, node),
+        depths=put(nodes.depths, nodes.depths[node] + 1),
         children=nodes.children.at[jnp.where(is_new, node, size), rank].set(
             i, mode="drop"),
         known=jax.tree.map(put, nodes.known, successors(state)))

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import token_buffer
+from decoding_jax.speculation import verifiers
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
                                 NONE, Stats, Verifier)
 
@@ -75,6 +76,14 @@ def decoder(rounds: Rounds, max_slots_ahead: int,
   return Decoder(functools.partial(_init, rounds),
                  functools.partial(_step, rounds), max_slots_ahead,
                  max_samples_per_node, needs_draft=True, rounds=rounds)
+
+
+@functools.lru_cache(maxsize=None)
+def sampled_and_greedy(make, sizes) -> tuple[Decoder, Decoder]:
+  """Returns `make(sizes, draw, verifier)` for temperatures above 0, and 0."""
+  return (make(sizes, sampling.draw, verifiers.recursive(replacement=False)),
+          make(sizes, lambda key, log_probs: sampling.most_probable(log_probs),
+               verifiers.match()))
 
 
 def drafting(state: DecodeState) -> Drafting:

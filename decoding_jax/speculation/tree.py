@@ -40,8 +40,7 @@ def beam_layout(width: int, depth: int) -> Layout:
     width: nodes of a level.
     depth: levels below the root.
   """
-  values.check_positive("width", width)
-  values.check_positive("depth", depth)
+  values.check_positives(width=width, depth=depth)
   return Layout((width,) * depth, (width,) * depth)
 
 
@@ -80,9 +79,7 @@ def free_layout(nodes: int, depth: int, branching: int) -> FreeLayout:
     depth: levels below the root of nodes that are tested.
     branching: the most children of a node that are tested.
   """
-  for name, value in (("nodes", nodes), ("depth", depth),
-                      ("branching", branching)):
-    values.check_positive(name, value)
+  values.check_positives(nodes=nodes, depth=depth, branching=branching)
   return FreeLayout(nodes, depth, branching)
 
 

@@ -59,7 +59,8 @@ def check_model(lm: types.LanguageModel, params: types.Params, function=None,
   rng = np.random.default_rng(seed)
   draw = lambda size: rng.integers(0, lm.vocab_size, (len(_LENGTHS), size))
   prefix, tree = draw(_LENGTHS.max()), draw(len(_PARENTS))
-  read = function or functools.partial(_causal_logits, lm)
+  read = function or (lambda params, tokens: (
+      cache_lib.whole_pass(lm, params, tokens)[0]))
   texts = np.array([[_text(row, prefix, tree, node) for node in range(
       len(_PARENTS))] for row in range(len(_LENGTHS))])
   plain = np.asarray(jax.jit(read)(params, jnp.asarray(
@@ -73,15 +74,6 @@ def check_model(lm: types.LanguageModel, params: types.Params, function=None,
   case = _Case(lm, params, prefix, tree, plain)
   for name, hint, call in _CALLS:
     _compare(name, hint, np.asarray(call(case), np.float32), plain, tolerance)
-
-
-def _causal_logits(lm, params, tokens):
-  """Returns logits `[n, L, V]` of whole texts, each one block."""
-  empty, length = lm.init_cache(len(tokens), 0), tokens.shape[1]
-  return lm.forward(
-      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape), empty,
-      cache_lib.init_block(empty, length), 0, jnp.broadcast_to(
-          jnp.tri(length, dtype=bool), (len(tokens), length, length)))[0]
 
 
 def _compare(name, hint, logits, plain, tolerance):

@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import sampling
+from decoding_jax import loop, sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
-from decoding_jax.types import (Cache, Context, DecodeState, Drafter, Draws,
-                                DraftTree, FreeLayout, has_cache, LanguageModel,
-                                NONE, PAD, Pair, Params, SAMPLED)
+from decoding_jax.types import (Cache, Context, Drafter, Draws, DraftTree,
+                                FreeLayout, LanguageModel, NONE, Pair, Params,
+                                SAMPLED)
 from decoding_jax.validation import protocols
 
 _VOCAB = 6
@@ -127,24 +127,15 @@ def _begin(decoder, models, keys, prompts, lengths, budgets):
   # Not of the batch: rows alone have caches of the same size.
   room = _WIDTH + 1 + int(budgets.max()) + 64
   slots = prefill.capacity(_WIDTH, room + decoder.max_slots_ahead)
-  fill = functools.partial(prefill.prefill, slots, prefill.CHUNK,
-                           prompts=prompts, lengths=lengths)
   warper = sampling.make_warper(sampling.Sampling(), batch, vocab_size)
   context = Context(
       **models._asdict(), warper=warper, draft_warper=warper,
       eos_id=jnp.full(1, NONE, jnp.int32), prompts=prompts,
       prompt_lengths=lengths, reward=None, reward_params=None,
       constraints=None)
-  in_prompt = jnp.arange(_WIDTH + room)[None] < lengths[:, None]
-  tokens = jnp.where(in_prompt, jnp.pad(prompts, ((0, 0), (0, room))), PAD)
-  state = DecodeState(
-      keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
-      log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
-      limit=lengths + budgets, done=jnp.zeros(batch, bool),
-      target_cache=fill(models.target, models.target_params),
-      draft_cache=fill(models.draft, models.draft_params) if (
-          decoder.needs_draft and has_cache(models.draft)) else None)
-  return context, jax.jit(decoder.init)(context, state)
+  caches = loop.prefill(decoder, slots, prefill.CHUNK, context, (None, None))
+  state = loop.start(decoder, room, context, caches, keys)
+  return context, state.replace(limit=lengths + budgets)
 
 
 def _propose(drafter, context, state):

@@ -46,6 +46,12 @@ def check_positive(name, *values):
       raise ValueError(f"{name}={value!r}: a positive integer is needed.")
 
 
+def check_positives(**sizes):
+  """Raises ValueError naming the first size that is no positive integer."""
+  for name, size in sizes.items():
+    check_positive(name, size)
+
+
 def check_number(name, value, low=-math.inf, high=math.inf):
   """Raises ValueError naming the option unless in a closed range."""
   if not (isinstance(value, numbers.Real) and math.isfinite(value) and

@@ -49,10 +49,8 @@ def read(folder) -> dict[str, str] | None:
   if not path.is_file():
     return None
   digests = json_files.read(path)
-  try:
+  with json_files.naming(path):
     return json_files.check("digests", digests, _FIELD)
-  except ValueError as e:
-    raise ValueError(f"'{path}': {e}") from e
 
 
 def check(folder, digests: dict[str, str], name: str, x) -> None:

@@ -139,11 +139,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   folder = resolve.folder(folder)
   weights = weights_of(folder, weights)
   if hf_config.is_hf(folder):
-    return convert_lib.from_hf(folder,
-                               scan_layers=bool(scan_layers),
-                               dtype=dtype,
-                               weights=weights,
-                               shardings=shardings)
+    return from_hf(folder, scan_layers=bool(scan_layers), dtype=dtype,
+                   weights=weights, shardings=shardings)
   saved = load_config(folder)
   saved = dataclasses.replace(saved, dtype=dtype or saved.dtype,
                               weights=weights)
@@ -273,7 +270,5 @@ def load_config(folder) -> transformer.Config:
   if version != FORMAT or type(version) is not int:
     raise ValueError(f"'{path}': format={json_files.shown(version)}; {FORMAT} "
                      "is allowed.")
-  try:
+  with json_files.naming(path):
     return config_fields.architecture(fields)
-  except ValueError as e:
-    raise ValueError(f"'{path}': {e}") from e

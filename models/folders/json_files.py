@@ -4,6 +4,7 @@ Whatever is wrong with a file is one `ValueError` that names it: text that is no
 JSON, objects nested too deep, a field of another type, a number out of range.
 """
 
+import contextlib
 import json
 import math
 import pathlib
@@ -48,6 +49,15 @@ def read(path, max_bytes: int = MAX_BYTES) -> dict:
   except ValueError as e:
     refuse_pointer(path)
     raise ValueError(f"'{path}' is not a JSON object: {e}") from e
+
+
+@contextlib.contextmanager
+def naming(path):
+  """Puts the name of a file before the message of any ValueError."""
+  try:
+    yield
+  except ValueError as e:
+    raise ValueError(f"'{path}': {e}") from e
 
 
 def refuse_pointer(path) -> None:

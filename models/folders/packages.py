@@ -25,11 +25,6 @@ _MAGIC = b"GGUF"  # Begins a file, and so its first part.
 _NUMBER, _LARGE = re.compile(r"(\d+)(\.\D+)?$"), 10
 
 
-def is_package(name) -> bool:
-  """Returns whether a name is one of a model in packages."""
-  return str(name).startswith(PREFIX)
-
-
 def folder(name: str) -> pathlib.Path:
   """Returns the only GGUF file, or folder of transformers, in a package.
 

@@ -18,7 +18,7 @@ def folder(name) -> pathlib.Path:
   if it cannot be had; see `hub.folder`, `packages.folder`."""
   if hub.is_hub(name):
     return hub.folder(str(name))
-  if packages.is_package(name):
+  if str(name).startswith(packages.PREFIX):
     return packages.folder(str(name))
   for path in (pathlib.Path(name), PRETRAINED / name):
     try:

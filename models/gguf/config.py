@@ -41,10 +41,8 @@ def fields(path) -> dict:
   that is not supported."""
   file = files.read(path)
   prefix, row = architectures.of(path, file.metadata)
-  try:
+  with json_files.naming(pathlib.Path(path)):
     return _fields(file, prefix, row)
-  except ValueError as e:
-    raise ValueError(f"'{pathlib.Path(path)}': {e}") from e
 
 
 def _fields(file, prefix, row):

@@ -36,8 +36,6 @@ from models.transformer import views
 
 _GRAM = 3
 _PARTS = ("trimlp", "fast_layer1", "chimera_head")
-# Of slots, in keys and values without a layer axis.
-_KEY_AXIS, _VALUE_AXIS = 3, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +189,9 @@ def _start(spec, params, target_params, state, root, nodes):
 
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   if not nodes.is_root:
-    draft = _with_tokens(draft, tree, nodes)
+    above = assembly.above(draft.grams, tree, nodes)
+    draft = draft.replace(grams=assembly.put(draft.grams, jnp.concatenate(
+        [above[:, :, 1:], nodes.of(tree.tokens, 1)[:, :, None]], -1), nodes))
   size, length = draft.grams.shape[1], state.cache.length
   x = _encode(spec, params, target_params, nodes.of(draft.grams, 1))
   places = jnp.broadcast_to((length + level)[:, None], x.shape[:2])
@@ -213,12 +213,6 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   output = lambda i, *pair: _output(spec, params, *pair, i)
   return assembly.by_level(level, spec.config.heads, output, before, out), (
       draft.replace(block=block))
-
-
-def _with_tokens(draft, tree, nodes):
-  above = assembly.above(draft.grams, tree, nodes)
-  return draft.replace(grams=assembly.put(draft.grams, jnp.concatenate(
-      [above[:, :, 1:], nodes.of(tree.tokens, 1)[:, :, None]], axis=-1), nodes))
 
 
 def _grams(recent, tokens):
@@ -260,8 +254,8 @@ def _keys(spec, params, x, places):
 def _write(block, fresh, slot):
   """Returns the block with keys and values from a slot on."""
   put = jax.lax.dynamic_update_slice_in_dim
-  return Block((put(block.keys[0], fresh[0], slot, _KEY_AXIS),),
-               (put(block.values[0], fresh[1], slot, _VALUE_AXIS),))
+  return Block((put(block.keys[0], fresh[0], slot, cache_lib.KEY_SLOTS),),
+               (put(block.values[0], fresh[1], slot, cache_lib.VALUE_SLOTS),))
 
 
 def _output(spec, params, before, out, level):

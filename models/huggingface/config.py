@@ -155,10 +155,8 @@ def read(folder) -> transformer.Config:
 
 def parse(path, fields: dict) -> transformer.Config:
   """Returns the `Config` of a `config.json`, whose path errors name."""
-  try:
+  with json_files.naming(path):
     config, unknown = _parse(fields)
-  except ValueError as e:
-    raise ValueError(f"'{path}': {e}") from e
   if unknown:
     _warn(f"'{path}': {', '.join(unknown)}: unknown here, and ignored, as "
           "transformers ignores what it does not know.")

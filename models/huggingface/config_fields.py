@@ -184,7 +184,10 @@ def architecture(values: dict) -> transformer.Config:
   # JSON has no tuples, and a `Config` is hashed.
   values = {name: list(x) if isinstance(x, tuple) else x
             for name, x in values.items()}
-  checked = {name: json_files.check(name, x, _field(known[name]))
+  ranges = {name: ARCHITECTURE.get(name) or (
+      _WORD if field.type is str else _Field(field.type))
+            for name, field in known.items()}
+  checked = {name: json_files.check(name, x, ranges[name])
              for name, x in values.items()}
   config = transformer.Config(**{
       name: tuple(x) if isinstance(x, list) else x
@@ -204,12 +207,6 @@ def _check_rotation(config):
       config.rope_low_turns < config.rope_high_turns):
     raise ValueError(f"rope_low_turns={config.rope_low_turns}: less than "
                      f"rope_high_turns={config.rope_high_turns} is needed.")
-
-
-def _field(field):
-  """Returns the range of a field of `transformer.Config`, or its type alone."""
-  return ARCHITECTURE.get(field.name) or (
-      _WORD if field.type is str else _Field(field.type))
 
 
 def channels(common):

@@ -106,7 +106,7 @@ def parse(fields, family, common):
   for name in _UNUSED:
     fields.pop(name, None)
   sizes = {ours: _take(fields, theirs) for ours, theirs in _SIZES.items()}
-  growth = _growth(fields)
+  growth, channels = _growth(fields), sizes["plain_dim"] + sizes["head_dim"]
   rope = hf_rope.parse(fields, common["max_length"])
   longest = min(rope.get("max_length", common["max_length"]),
                 _take(fields, "index_topk", hf_rope.longest(
@@ -119,9 +119,9 @@ def parse(fields, family, common):
       # Others are written as a DeepSeek-V3, which computes the same.
       "family": family if family in (_V2, _YOUTU) else V3,
       "hidden_dim": width, **sizes, "num_kv_heads": 1,
-      "query_rank": _take(fields, "q_lora_rank", 0), "query_scalar": 0.0
-      if growth == 1 else _scalar(sizes["plain_dim"] + sizes["head_dim"],
-                                  growth),
+      "query_rank": _take(fields, "q_lora_rank", 0),
+      "query_scalar": 0.0 if growth == 1 else float(
+          f"{channels / growth**4:.{_DIGITS}g}"),
       "tie_embeddings": _take(fields, "tie_word_embeddings", family == _YOUTU),
       "norm_eps": _take(fields, "rms_norm_eps", 1e-6),
       "rope_interleaved": _take(fields, "rope_interleave", True),
@@ -208,10 +208,6 @@ def _growth(fields):
   if rope_type == "default" or not share:
     return 1.0
   return 0.1 * share * math.log(max(_take(given, "factor"), 1.0)) + 1
-
-
-def _scalar(channels, growth):
-  return float(f"{channels / growth**4:.{_DIGITS}g}")
 
 
 def _rope_fields(config):

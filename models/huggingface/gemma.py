@@ -45,8 +45,11 @@ def parse(fields, family, common):
               "query_scalar": 0 if scalar == given["head_dim"] else scalar,
               **_caps(fields, family),
               **_windows(fields, family, common["num_layers"])}
-  rope = _two_ropes if family == "gemma3_text" else hf_rope.parse
-  return given | rope(fields, common["max_length"])
+  if family != "gemma3_text":
+    return given | hf_rope.parse(fields, common["max_length"])
+  return given | layer_types.two_ropes(
+      fields, common["max_length"], _take(fields, "rope_theta", _THETA),
+      _take(fields, _LOCAL, _LOCAL_THETA))
 
 
 def own_fields(config):
@@ -86,10 +89,3 @@ def _windows(fields, family, num_layers):
   for name in _PATTERNS:
     every = _take(fields, name, every)
   return layer_types.windows(fields, family, num_layers, every)
-
-
-def _two_ropes(fields, max_length):
-  """Reads rotary embeddings of layers with and without a window."""
-  return layer_types.two_ropes(
-      fields, max_length, _take(fields, "rope_theta", _THETA),
-      _take(fields, _LOCAL, _LOCAL_THETA))

@@ -102,17 +102,13 @@ def own_fields(config):
       **hf_rope.own_fields(config), **llama.granite_fields(config)}
 
 
-def part_of(config, path):
-  """Returns where in a tensor a parameter is; see `qwen3_next.part_of`."""
-  mixer, name = path[0], path[1].partition("_conv")[0]
-  if mixer == "feed_forward" and name in ("gate", "up"):
-    return (1, 1), 1, ("gate", "up").index(name)
+def joined(config):
+  """Returns tensors with several parameters, see `tensor_names`."""
   keys = config.linear_key_heads * config.linear_key_dim
   values = config.linear_value_heads * config.linear_value_dim
   sizes = {"gate": values, "value": values, "key": keys, "query": keys,
            "decay": config.linear_value_heads}
-  if mixer != "mamba" or name not in sizes:
-    return (1,), 1, 0
-  if name != path[1]:
-    sizes = {x: sizes[x] for x in ("value", "key", "query")}
-  return tuple(sizes.values()), 1, list(sizes).index(name)
+  convolutions = [("mamba", {f"{name}_conv{end}": sizes[name] for name in (
+      "value", "key", "query")}, 1) for end in ("", "_bias")]
+  return [("feed_forward", {"gate": 1, "up": 1}, 1), ("mamba", sizes, 1),
+          *convolutions]

@@ -149,15 +149,12 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
   if _SHARED in params:
-    shared = target_ends.output_rows(target, target_params, params["tokens"])
-    params[_SHARED] = _like(params[_SHARED], shared)
+    leaf, shared = params[_SHARED], target_ends.output_rows(
+        target, target_params, params["tokens"])
+    params[_SHARED] = (quantization.tree(leaf, shared) if
+                       quantization.is_matrix(leaf)
+                       else shared.astype(leaf.dtype))
   return Loaded(head, params, opened.kept)
-
-
-def _like(leaf, x):
-  """Returns `x` in the format of a parameter."""
-  return (quantization.tree(leaf, x) if quantization.is_matrix(leaf)
-          else x.astype(leaf.dtype))
 
 
 @functools.cache
@@ -231,10 +228,8 @@ def _fields(path):
   for format_ in _formats().values():
     known |= format_.known
   fields = json_files.read(path)
-  try:
+  with json_files.naming(path):
     return formats.checked(fields, known)
-  except ValueError as e:
-    raise ValueError(f"'{path}': {e}") from e
 
 
 def _tensors(path, format_):

@@ -115,11 +115,6 @@ def _qwen2_moe(fields, given):
           "qkv_bias": given["qkv_bias"] or _take(fields, "qkv_bias", True)}
 
 
-def _qwen2_moe_fields(config):
-  return {_SHARED: config.shared_dim,
-          "qkv_bias": config.qkv_bias}
-
-
 def granite_factors(fields, given):
   """Reads factors; scores have one instead of the root of the channels."""
   names = {"attention_multiplier": "query_scalar", **_FACTORS}
@@ -159,22 +154,12 @@ def _mimo(fields, given):
   return {}
 
 
-def _phi3_fields(config):
-  # Without the token transformers takes one that this vocabulary may lack.
-  return {"partial_rotary_factor": config.rope_part, "pad_token_id": None}
-
-
-def part_of(config, path):
-  """Returns where in a tensor of Phi-3 a parameter is, as `qwen3_next.part_of`.
+def joined(config):
+  """Returns the tensors of Phi-3 with several parameters, see `tensor_names`.
   """
-  name = path[1]
-  if name in ("query", "key", "value"):
-    heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-    sizes = tuple(number * config.head_dim for number in heads)
-    return sizes, 1, ("query", "key", "value").index(name)
-  if name in ("gate", "up"):
-    return (1, 1), 1, ("gate", "up").index(name)
-  return (1,), 1, 0
+  heads = {"query": config.num_heads, "key": config.num_kv_heads,
+           "value": config.num_kv_heads}
+  return [("attention", heads, 1), ("feed_forward", {"gate": 1, "up": 1}, 1)]
 
 
 def _smollm3(fields, known):
@@ -188,11 +173,6 @@ def _smollm3(fields, known):
     raise ValueError(f"no_rope_layers={given!r}: {num_layers} are needed, of "
                      "which every n-th is 0 and the others are 1.")
   return {"full_every": every, "rope_full": not every}
-
-
-def _smollm3_fields(config):
-  return {"no_rope_layers": _rotated(config.num_layers, config.full_every),
-          "pad_token_id": None}  # As in Phi-3.
 
 
 def _rotated(num_layers, every):
@@ -273,6 +253,8 @@ class Family(NamedTuple):
 
 
 _BIASES = ("attention_bias", "mlp_bias")
+# Else transformers takes a token that the vocabulary may lack.
+_NO_PAD = {"pad_token_id": None}
 _NORMS_AFTER = {"attention_out_norm": "post_attention_layernorm",
                 "feed_forward_out_norm": "post_feedforward_layernorm"}
 _EXPERT_NAMES = {"feed_forward/router": "mlp.gate",
@@ -289,8 +271,8 @@ EXPERT_NAMES = {
 FAMILIES = {
     "qwen2_moe": Family(
         experts=("num_experts", "moe_intermediate_size", 4),
-        read=_qwen2_moe, write=_qwen2_moe_fields,
-        names=EXPERT_NAMES),
+        read=_qwen2_moe, names=EXPERT_NAMES, write=lambda config: {
+            _SHARED: config.shared_dim, "qkv_bias": config.qkv_bias}),
     "qwen3_moe": Family(
         fixed={"qk_norm": True}, biases=_BIASES[:1], windows=_SWITCHED,
         experts=("num_experts", "moe_intermediate_size", 8),
@@ -315,7 +297,9 @@ FAMILIES = {
         biases=_BIASES[:1], names=_NORMS_AFTER),
     "smollm3": Family(
         tied=True, theta=2000000.0, biases=_BIASES, windows=_SWITCHED,
-        read=_smollm3, write=_smollm3_fields),
+        read=_smollm3, write=lambda config: {
+            **_NO_PAD, "no_rope_layers": _rotated(config.num_layers,
+                                                  config.full_every)}),
     "granite": Family(
         biases=_BIASES, read=granite_factors, write=granite_fields),
     "qwen2": Family(fixed={"qkv_bias": True}, windows=_SWITCHED),
@@ -325,7 +309,8 @@ FAMILIES = {
         fixed={"family": "qwen2", "qkv_bias": True, "out_bias": False},
         windows=_SWITCHED, read=_mimo),
     "phi3": Family(
-        eps=1e-5, windows=_ALWAYS, write=_phi3_fields,
+        eps=1e-5, windows=_ALWAYS, write=lambda config: {
+            **_NO_PAD, "partial_rotary_factor": config.rope_part},
         names={**{f"attention/{name}": "self_attn.qkv_proj"
                   for name in ("query", "key", "value")},
                **{f"feed_forward/{name}": "mlp.gate_up_proj"

@@ -122,21 +122,13 @@ def _feed_forward(fields, family):
           "normalize_experts": _take(fields, "norm_topk_prob", True)}
 
 
-def part_of(config, path):
-  """Returns `(sizes, groups, part)` of the `TensorSlice` of a parameter. `path`
-  is that inside of a layer, as `[delta, query, kernel]`."""
-  whole, joint = ((1,), 1, 0), ("query", "key", "value", "gate")
-  mixer, name = path[0], path[1].removesuffix("_conv")
-  if mixer == "attention" and name in ("query", "gate"):
-    return (1, 1), config.num_heads, ("query", "gate").index(name)
-  if mixer != "delta":
-    return whole
-  heads = config.linear_key_heads
-  per = config.linear_value_heads // heads
-  sizes = (config.linear_key_dim,) * 2 + (per * config.linear_value_dim,) * 2
-  if name != path[1] or not config.num_experts:
-    return (sizes[:3], 1, joint.index(name)) if name in joint[:3] else whole
-  if name in joint:
-    return sizes, heads, joint.index(name)
-  pair = ("rate", "decay")
-  return ((1, 1), heads, pair.index(name)) if name in pair else whole
+def joined(config):
+  """Returns tensors with several parameters, see `tensor_names`."""
+  heads, keys = config.linear_key_heads, config.linear_key_dim
+  values = config.linear_value_heads // heads * config.linear_value_dim
+  sizes = {"query": keys, "key": keys, "value": values}
+  of_all = [("attention", {"query": 1, "gate": 1}, config.num_heads),
+            ("delta", {f"{name}_conv": x for name, x in sizes.items()}, 1)]
+  return of_all + ([("delta", {**sizes, "gate": values}, heads),
+                    ("delta", {"rate": 1, "decay": 1}, heads)]
+                   if config.num_experts else [("delta", sizes, 1)])

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.heads.parts import formats
+from models.heads.parts import mtp_tensors
 from models.huggingface import deepseek
 from models.huggingface import granite_hybrid
 from models.huggingface import llama
 from models.huggingface import masked
 from models.huggingface import qwen3_next
-from models.heads.parts import mtp_tensors
 from models.transformer import layer_stack
 from models.transformer import moe
 
@@ -27,17 +28,7 @@ _LLAMA = {
     "head": _HEAD,
     "norm": "model.norm",
     "layer": "model.layers.{}",
-    "attention_norm": "input_layernorm",
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.o_proj",
-    "attention/query_norm": "self_attn.q_norm",
-    "attention/key_norm": "self_attn.k_norm",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward/gate": "mlp.gate_proj",
-    "feed_forward/up": "mlp.up_proj",
-    "feed_forward/down": "mlp.down_proj"}
+    **formats.LLAMA}
 _GEMMA_2 = {
     **_LLAMA,
     "attention_out_norm": "post_attention_layernorm",
@@ -45,45 +36,36 @@ _GEMMA_2 = {
     "feed_forward_out_norm": "post_feedforward_layernorm"}
 _STARCODER_2 = {
     **_LLAMA, "feed_forward/up": "mlp.c_fc", "feed_forward/down": "mlp.c_proj"}
+_QKV = [f"attention/{name}" for name in ("query", "key", "value")]
 _NEOX = {
+    **_LLAMA, **dict.fromkeys(_QKV, "attention.query_key_value"),
     "embedding": "gpt_neox.embed_in.weight",
     "head": "embed_out.weight",
     "norm": "gpt_neox.final_layer_norm",
     "layer": "gpt_neox.layers.{}",
-    "attention_norm": "input_layernorm",
-    "attention/query": "attention.query_key_value",
-    "attention/key": "attention.query_key_value",
-    "attention/value": "attention.query_key_value",
     "attention/out": "attention.dense",
-    "feed_forward_norm": "post_attention_layernorm",
     "feed_forward/up": "mlp.dense_h_to_4h",
     "feed_forward/down": "mlp.dense_4h_to_h"}
 _OPT = {
+    **_LLAMA,
     "embedding": "model.decoder.embed_tokens.weight",
     "positions": "model.decoder.embed_positions.weight",
     "project_in": "model.decoder.project_in",
     "project_out": "model.decoder.project_out",
-    "head": _HEAD,
     "norm": "model.decoder.final_layer_norm",
     "layer": "model.decoder.layers.{}",
     "attention_norm": "self_attn_layer_norm",
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
     "attention/out": "self_attn.out_proj",
     "feed_forward_norm": "final_layer_norm",
     "feed_forward/up": "fc1",
     "feed_forward/down": "fc2"}
 _GPT_2 = {
+    **_LLAMA, **dict.fromkeys(_QKV, "attn.c_attn"),
     "embedding": "transformer.wte.weight",
     "positions": "transformer.wpe.weight",
-    "head": _HEAD,
     "norm": "transformer.ln_f",
     "layer": "transformer.h.{}",
     "attention_norm": "ln_1",
-    "attention/query": "attn.c_attn",
-    "attention/key": "attn.c_attn",
-    "attention/value": "attn.c_attn",
     "attention/out": "attn.c_proj",
     "feed_forward_norm": "ln_2",
     "feed_forward/up": "mlp.c_fc",
@@ -100,8 +82,6 @@ _TABLES = {
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias",
           **qwen3_next.KINDS, **granite_hybrid.KINDS,
           "correction": deepseek.CORRECTION}
-# Parts of one tensor, in this order.
-_FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
 # Frequencies of the rotary embedding and causal masks, which old files hold.
 _ROTARY = r"rotary_emb\.inv_freq$"
@@ -111,13 +91,14 @@ _HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
 # Of models with images: what is not the text's, and what is.
 _IMAGES = r"(model\.)?(vision_tower|multi_modal_projector|visual)\."
 _TEXT = r"^(language_model\.|(model\.)language_model\.)"
-# By family, `(config, path inside of a layer) -> (sizes, groups, part)` of a
-# `TensorSlice`, where several parameters are in one tensor.
-_PARTS = {"gpt2": lambda _, path: _fused(path, 1),
-          "gpt_neox": lambda config, path: _fused(path, config.num_heads),
-          "phi3": llama.part_of, granite_hybrid.FAMILY: granite_hybrid.part_of,
-          qwen3_next.NEXT: qwen3_next.part_of,
-          qwen3_next.DENSE: qwen3_next.part_of}
+# By family, `config -> list` of tensors with several parameters: their module,
+# the parameters' relative sizes by name, and the groups of a `TensorSlice`.
+_FUSED = dict.fromkeys(("query", "key", "value"), 1)
+_JOINED = {"gpt2": lambda _: [("attention", _FUSED, 1)],
+           "gpt_neox": lambda config: [("attention", _FUSED, config.num_heads)],
+           "phi3": llama.joined, granite_hybrid.FAMILY: granite_hybrid.joined,
+           qwen3_next.NEXT: qwen3_next.joined,
+           qwen3_next.DENSE: qwen3_next.joined}
 
 
 class TensorSlice(NamedTuple):
@@ -189,9 +170,11 @@ def slices(config, name) -> list[TensorSlice]:
   piece = TensorSlice("", transposed=family == "gpt2" and leaf == "kernel")
   if path[0] != "layers":
     return [piece._replace(source=f"{table['/'.join(path)]}.{_KINDS[leaf]}")]
-  if family in _PARTS:
-    sizes, groups, part = _PARTS[family](config, [*path[2:], leaf])
-    piece = piece._replace(part=part, sizes=sizes, groups=groups)
+  module, parameter = [*path, leaf][2:4]
+  for other, sizes, groups in _JOINED.get(family, lambda _: ())(config):
+    if module == other and parameter in sizes:
+      piece = piece._replace(part=list(sizes).index(parameter),
+                             sizes=tuple(sizes.values()), groups=groups)
   layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])
   inner = "/".join(path[2:])
@@ -206,12 +189,6 @@ def slices(config, name) -> list[TensorSlice]:
   return [piece._replace(
       source=f"{table['layer'].format(i)}.{inner.format(number)}")
           for i in layers for number in numbers]
-
-
-def _fused(path, groups):
-  """Returns the part of query, key or value in a tensor of all three."""
-  return (((1, 1, 1), groups, _FUSED.index(path[1])) if path[1] in _FUSED
-          else ((1,), 1, 0))
 
 
 def with_base(config, tensors):

@@ -71,7 +71,7 @@ def load(path) -> tokenizers.Tokenizer:
   """Reads the tokenizer of a GGUF file. Raises ValueError naming the file, and
   a key that is missing, unknown, or has a value that is not supported."""
   metadata = files.read(path).metadata
-  try:
+  with json_files.naming(path):
     _check_keys(metadata)
     model = metadata.get(_MODEL)
     if not isinstance(model, str) or model not in _KINDS:
@@ -79,8 +79,6 @@ def load(path) -> tokenizers.Tokenizer:
                        f"{', '.join(sorted(_KINDS))}.")
     tokens, types = _vocabulary(metadata)
     tokenizer, with_bos = _KINDS[model](metadata, tokens, types)
-  except ValueError as e:
-    raise ValueError(f"'{path}': {e}") from e
   fields = settings.read(path)[tokenizer_files.CONFIG]
   bos = fields.get("bos_token")
   if fields.get("add_bos_token", with_bos) and bos is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from decoding_jax import types
 from models.text import tokenizer_files
 from models.transformer import language_models
+from models.transformer import reward_model
 
 
 def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
@@ -26,10 +27,7 @@ def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
   text, encoded together. It runs on a CPU, which a callback of a program on
   another device may use. Raises ValueError for a capacity that the model does
   not have."""
-  if not 1 <= capacity <= (lm.max_length or capacity):
-    raise ValueError(
-        f"capacity={capacity}: 1 to {lm.max_length}, the length of the reward "
-        "model, is needed.")
+  reward_model.check_capacity(lm, capacity)
   params = jax.device_put(params, jax.local_devices(backend="cpu")[0])
 
   def score(texts: Sequence[str], prompts: Sequence[str]):

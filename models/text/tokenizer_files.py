@@ -51,10 +51,8 @@ def setting(folder, file, name, default=None):
   fields = _FIELDS[name]
   for field in fields:
     if type(value) is field.type_:
-      try:
+      with json_files.naming(path):
         return json_files.check(name, value, field)
-      except ValueError as e:
-        raise ValueError(f"'{path}': {e}") from e
   raise ValueError(
       f"'{path}': {name}={json_files.shown(value)}: a value of type "
       f"{' or '.join(field.type_.__name__ for field in fields)} is needed.")

@@ -129,9 +129,7 @@ def causal_logits(lm, params, tokens):
 
 def causal_pass(lm, params, tokens):
   """Returns `causal_logits` and the block, such as its hidden states."""
-  length = tokens.shape[1]
-  return _whole_pass(lm, params, tokens,
-                     jnp.tril(jnp.ones((length, length), bool)))
+  return cache_lib.whole_pass(lm, params, tokens)
 
 
 def bidirectional_logits(lm, params, tokens):
@@ -139,17 +137,8 @@ def bidirectional_logits(lm, params, tokens):
 
   They are `[B, T, V]`, of the tokens themselves, not of those after them.
   """
-  length = tokens.shape[1]
-  return _whole_pass(lm, params, tokens, jnp.ones((length, length), bool))[0]
-
-
-def _whole_pass(lm, params, tokens, mask):
-  batch, length = tokens.shape
-  empty = lm.init_cache(batch, 0)
-  return lm.forward(
-      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
-      empty, cache_lib.init_block(empty, length), 0,
-      jnp.broadcast_to(mask, (batch, length, length)))
+  mask = jnp.ones((tokens.shape[1],) * 2, bool)
+  return cache_lib.whole_pass(lm, params, tokens, mask)[0]
 
 
 def init(key, config: architecture.Config) -> types.Params:

@@ -25,6 +25,14 @@ class Text:
   prompt: types.Array | None = None
 
 
+def check_capacity(lm: types.LanguageModel, capacity: int) -> None:
+  """Raises ValueError for more tokens than a reward model reads."""
+  if not 1 <= capacity <= (lm.max_length or capacity):
+    raise ValueError(
+        f"capacity={capacity}: 1 to {lm.max_length}, the length of the reward "
+        "model, is needed.")
+
+
 @functools.lru_cache(maxsize=None)
 def reward(lm: types.LanguageModel, capacity: int,
            left_out: tuple[int, ...] | None = None,
@@ -43,10 +51,7 @@ def reward(lm: types.LanguageModel, capacity: int,
       reward model has never seen; None if all are read.
     dual: whether it is a dual encoder.
   """
-  if not 1 <= capacity <= (lm.max_length or capacity):
-    raise ValueError(
-        f"capacity={capacity}: 1 to {lm.max_length}, the length of the reward "
-        "model, is needed.")
+  check_capacity(lm, capacity)
 
   def init(params, constraint, prompt, length):
     empty = Text(jnp.zeros(capacity, jnp.int32), jnp.int32(0))

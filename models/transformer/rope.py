@@ -37,11 +37,6 @@ def angles(config, positions) -> RotaryAngles:
                       jnp.stack([-sin, sin], axis=2))
 
 
-def no_rotation(like: RotaryAngles) -> RotaryAngles:
-  """Returns as many angles of zero."""
-  return RotaryAngles(jnp.ones_like(like.cos), jnp.zeros_like(like.sin))
-
-
 def gain(config) -> float:
   """Returns what cosines and sines are multiplied by."""
   return config.rope_gain if config.rope_scaling in _BOUNDS else 1.0

@@ -33,7 +33,8 @@ def of(config, cache, positions, mask, packing=None):
           positions))
       if config is full and not config.rope_full:
         # Not None: a scan has one program for all layers.
-        angles = rope.no_rotation(angles)
+        angles = rope.RotaryAngles(jnp.ones_like(angles.cos),
+                                   jnp.zeros_like(angles.sin))
     return layers.AttentionView(
         angles, *_masks(config.window, cache, positions, mask, has_start),
         packing)

@@ -36,8 +36,7 @@ class Choice:
 def make_options(num_candidates, lookahead, weight, reward_weight,
                  rollout) -> SearchOptions:
   """Checks sizes and weights of a CDLH step; raises ValueError."""
-  values_lib.check_positive("num_candidates", num_candidates)
-  values_lib.check_positive("lookahead", lookahead)
+  values_lib.check_positives(num_candidates=num_candidates, lookahead=lookahead)
   values_lib.check_one_of("weight", weight, {0: 0, 1: 1})
   values_lib.check_number("reward_weight", reward_weight)
   rollout_model = values_lib.check_one_of("rollout", rollout,

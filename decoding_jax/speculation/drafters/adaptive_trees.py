@@ -117,7 +117,11 @@ def _propose(drafters, layout, choose, keys, context: Context,
 
   def propose(drafter):
     tree, block = drafter.propose(keys, context, own)
-    tree = _padded_tree(tree, 1 + layout.nodes, inner)
+    nodes = 1 + layout.nodes
+    tree = DraftTree(
+        _padded(tree.tokens, nodes), _padded(tree.parents, nodes, value=NONE),
+        _padded(tree.valid, nodes), _padded(_padded(tree.mask, nodes), nodes,
+                                            2), _padded(tree.log_probs, inner))
     return tree, block and cache_lib.map_arrays(
         lambda x, _, axis: _padded(x, 1 + inner, axis), block)
 
@@ -127,14 +131,6 @@ def _propose(drafters, layout, choose, keys, context: Context,
     tree = tree.replace(noise_keys=shared_noise.noise_keys(
         state.keys, state.length, layout.depth))
   return tree, (index, block)
-
-
-def _padded_tree(tree: DraftTree, nodes, inner) -> DraftTree:
-  """Returns the tree with nodes that are not valid, `nodes` in all."""
-  mask = _padded(_padded(tree.mask, nodes, 1), nodes, 2)
-  return DraftTree(
-      _padded(tree.tokens, nodes), _padded(tree.parents, nodes, value=NONE),
-      _padded(tree.valid, nodes), mask, _padded(tree.log_probs, inner))
 
 
 def _padded(x, size, axis=1, value=0):

@@ -33,8 +33,7 @@ def best_first(nodes: int, width: int, depth: int,
   row's last. Raises ValueError unless sizes are positive integers, N nodes or
   more are ranked, and N is at least `depth`.
   """
-  for name, value in (("nodes", nodes), ("width", width), ("depth", depth)):
-    values.check_positive(name, value)
+  values.check_positives(nodes=nodes, width=width, depth=depth)
   most, form = width * depth, "width * depth"
   if rank_all:
     most, form = width + (depth - 1) * width**2, "width + (depth - 1) * width²"

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import scoring, tree as tree_lib
+from decoding_jax.speculation import best_first, scoring, tree as tree_lib
 from decoding_jax.speculation.drafters import language_model, text_matches
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
-                                Expander, Head, NONE, Seen)
+                                Expander, Head, Seen)
 from decoding_jax.validation import values
 
 
@@ -81,13 +81,11 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
   more = spread(there).shape[1] + 1 - own.tokens.shape[1]
   pad = lambda x: jnp.pad(x[:, 1:], ((0, 0), (0, more)))
   choose = lambda span, x: jnp.where(copied[:, None], spread(span), pad(x))
-  root = token_buffer.newest(state, 1)
-  tokens = jnp.concatenate([root, choose(spans, own.tokens)], axis=1)
-  valid = jnp.concatenate([jnp.ones_like(root, bool),
-                           choose(there, own.valid)], axis=1)
-  parents = jnp.asarray(_parents(width, copies))[None]
-  tree = tree_lib.from_parents(
-      tokens, jnp.broadcast_to(parents, tokens.shape), valid)
+  tokens = choose(spans, own.tokens)
+  tree = best_first.with_root(
+      token_buffer.newest(state, 1)[:, 0], tokens, jnp.broadcast_to(
+          jnp.asarray(_parents(width, copies))[None], tokens.shape),
+      choose(there, own.valid))
   if own.log_probs is None:
     return tree, _Pending(copied, pending)
   # Each node's only child; the last node and the other siblings have none.
@@ -104,9 +102,9 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
 
 def _parents(width, copies):
   """Returns parents: siblings' is the root, a copied token's the one before."""
-  parents = np.arange(NONE, width + copies - 1, dtype=np.int32)
-  parents[1:width + 1] = 0
-  parents[width + 1:width + 2] = 1
+  parents = np.arange(width + copies - 1, dtype=np.int32)
+  parents[:width] = 0
+  parents[width:width + 1] = 1
   return parents
 
 

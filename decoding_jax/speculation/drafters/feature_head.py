@@ -12,7 +12,7 @@ from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_noise
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (AppliedParams, Context, DecodeState, DraftTree,
-                                Expander, HIDDEN_STATES, Params, Seen)
+                                Expander, HIDDEN_STATES, Seen)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -20,7 +20,12 @@ def init(context: Context, state: DecodeState) -> DecodeState:
   prompts share is read once, and then kept in each row. A ValueError says so if
   the target does not keep what the head reads."""
   head, cache = context.draft, state.target_cache
-  _check_widths(head, cache)
+  kept = tuple(x.shape[-1] for x in cache.features.get(HIDDEN_STATES, ()))
+  if kept != head.widths:
+    raise ValueError(
+        f"draft: the head reads features of widths {head.widths}, the target "
+        f"keeps {kept}: a target that keeps the outputs of the head's layers "
+        "is needed, such as transformer.with_features(config, layers).")
   batch, after = len(context.prompts), context.prompts[:, 1:]
   count, slots = context.prompt_lengths - 1, cache_lib.capacity(cache)
   shared = cache_lib.num_shared(cache)
@@ -100,19 +105,7 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
 
 def _params(context):
   """Returns parameters of the head, and of the target without processors."""
-  return context.draft_params, _without_processors(context.target_params)
-
-
-def _without_processors(params: Params) -> Params:
+  params = context.target_params
   while isinstance(params, AppliedParams):
     params = params.model
-  return params
-
-
-def _check_widths(head, cache):
-  kept = tuple(x.shape[-1] for x in cache.features.get(HIDDEN_STATES, ()))
-  if kept != head.widths:
-    raise ValueError(
-        f"draft: the head reads features of widths {head.widths}, the target "
-        f"keeps {kept}: a target that keeps the outputs of the head's layers "
-        "is needed, such as transformer.with_features(config, layers).")
+  return context.draft_params, params

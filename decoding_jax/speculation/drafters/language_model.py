@@ -62,17 +62,21 @@ def check_own_cache(draft: LanguageModel | Head):
 
 def init(context: Context, state: DecodeState) -> DecodeState:
   """Does `Drafter.init`; a draft model is prefilled as the target is."""
-  return feature_head.init(context, state) if _is_head(context) else state
+  return (feature_head.init(context, state)
+          if isinstance(context.draft, Head) else state)
 
 
 def propose(expander, keys, context: Context,
             state: DecodeState) -> tuple[DraftTree, Block | None]:
   """Does `Drafter.propose` with the block of a draft model."""
-  if _is_head(context):
+  if isinstance(context.draft, Head):
     return feature_head.propose(expander, keys, context, state)
   model, cache = context.draft, state.draft_cache
   if _reads_target(context):
-    cache = _without_hidden_states(state.target_cache)
+    # Without what heads read: the draft model makes none.
+    cache = state.target_cache.replace(features={
+        name: x for name, x in state.target_cache.features.items()
+        if name != HIDDEN_STATES})
     model = _on_target(model, cache)
   return expanders.grow(
       keys, expander, model, context.draft_params, cache,
@@ -85,7 +89,7 @@ def observe(context: Context, before: DecodeState, after: DecodeState,
   """Commits the path of a draft model, or has a head read it. `grown [B, D +
   1]` are nodes of the path in the tree of `propose`, if that is not the tree
   that was scored; `NONE` for a last node that is not in the block."""
-  if _is_head(context):
+  if isinstance(context.draft, Head):
     return feature_head.observe(context, after, seen)
   if _reads_target(context):
     return after
@@ -108,18 +112,8 @@ def _on_target(model, cache):
   return model._replace(forward=forward)
 
 
-def _without_hidden_states(cache):
-  """Returns the cache without what heads read: the draft model makes none."""
-  return cache.replace(features={name: x for name, x in cache.features.items()
-                                 if name != HIDDEN_STATES})
-
-
 def _reads_target(context):
   return context.draft is not None and context.draft.target_view is not None
-
-
-def _is_head(context):
-  return isinstance(context.draft, Head)
 
 
 def commit(state: DecodeState, block: Block | None, path,

@@ -30,14 +30,9 @@ def masked(expander: Expander, window: int) -> Drafter:
   draws = (Draws.ARBITRARY if expander.draws == Draws.SHARED_NOISE
            else expander.draws)
   return Drafter(
-      expander.layout, _init, functools.partial(_propose, expander, window),
-      _observe, calls=1, draws=draws,
-      draft_calls=language_model.own_cache(1))
-
-
-def _init(context: Context, state: DecodeState) -> DecodeState:
-  del context
-  return state
+      expander.layout, lambda context, state: state,
+      functools.partial(_propose, expander, window), _observe, calls=1,
+      draws=draws, draft_calls=language_model.own_cache(1))
 
 
 def _propose(expander, window, keys, context: Context,

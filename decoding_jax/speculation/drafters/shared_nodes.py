@@ -38,7 +38,8 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
   values.check_one_of("draws", draws, dict.fromkeys(_DRAWS))
   drawn = Draws.WITHOUT_REPLACEMENT if draws == Draws.PRUNED else draws
   grown = expanders.beam_tree(width, depth, drawn)
-  budget = functools.partial(_budget, nodes, min(most, width * depth))
+  budget = lambda rows: max(1, min(round(nodes * rows),
+                                   min(most, width * depth) * rows))
   if draws == Draws.ARBITRARY:
     layout = tree_lib.free_layout(most, depth, min(width, most))
     propose_nodes = functools.partial(_propose_best, grown, most, budget,
@@ -51,10 +52,6 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
   return Drafter(layout, language_model.init, propose_nodes,
                  functools.partial(_observe, observe), calls=depth, draws=draws,
                  score=functools.partial(scoring.valid_nodes, budget))
-
-
-def _budget(nodes, most, rows):
-  return max(1, min(round(nodes * rows), most * rows))
 
 
 def _observe(observe, context: Context, before: DecodeState,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import scoring, tree as tree_lib
+from decoding_jax.speculation import best_first, scoring, tree as tree_lib
 from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
                                 NONE)
 from decoding_jax.validation import values
@@ -55,15 +55,13 @@ def _others(context: Context):
 
 
 def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
-  values.check_positive("max_ngram", max_ngram)
-  values.check_positive("num_paths", num_paths)
+  values.check_positives(max_ngram=max_ngram, num_paths=num_paths)
   # `num_paths` continuations have at most this many tokens.
   nodes = min(nodes, depth * num_paths)
   layout = tree_lib.free_layout(nodes, depth, min(nodes, num_paths))
   propose = functools.partial(_propose, layout, num_paths, max_ngram, least,
                               per_match)
-  keep = lambda context, state: state
-  return Drafter(layout, keep, propose,
+  return Drafter(layout, lambda context, state: state, propose,
                  lambda context, before, after, seen: after, calls=0,
                  score=scoring.root_unless_drafted)
 
@@ -81,11 +79,8 @@ def _propose(layout, num_paths, max_ngram, least, per_match, keys,
   propose = functools.partial(_of_row, layout, num_paths, max_ngram, least,
                               per_match)
   tokens, parents, valid = jax.vmap(propose)(texts, lengths)
-  root = token_buffer.newest(state, 1)
-  pad = lambda x, first: jnp.concatenate([first.astype(x.dtype), x], axis=1)
-  return tree_lib.from_parents(
-      pad(tokens, root), pad(parents, jnp.full_like(root, NONE)),
-      pad(valid, jnp.ones_like(root))), None
+  return best_first.with_root(token_buffer.newest(state, 1)[:, 0], tokens,
+                              parents, valid), None
 
 
 def _of_row(layout, num_paths, max_ngram, least, per_match, text: Array,

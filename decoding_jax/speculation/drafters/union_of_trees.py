@@ -127,15 +127,12 @@ def _init(drafters, context: Context, state: DecodeState) -> DecodeState:
   carries = []
   for drafter, own in zip(drafters, _contexts(drafters, context)):
     state = drafter.init(own, state.replace(carry=None))
-    if drafter.calls and state.carry is not None and not _by_head(context):
+    if drafter.calls and state.carry is not None and (
+        not isinstance(context.draft, Head)):
       raise ValueError("A drafter that carries more than the cache of a draft "
                        "model cannot be merged with others.")
     carries.append(state.carry)
   return state.replace(carry=tuple(carries))
-
-
-def _by_head(context):
-  return isinstance(context.draft, Head)
 
 
 def _propose(drafters, keys, context: Context, state: DecodeState):
@@ -161,7 +158,7 @@ def _observe(drafters, context: Context, before: DecodeState,
     if not drafter.calls:
       carry = drafter.observe(own, before.replace(carry=carry),
                               after.replace(carry=carry), own_seen).carry
-    elif _by_head(context):
+    elif isinstance(context.draft, Head):
       # It reads the whole path, whoever has drafted it.
       carry = feature_head.observe(context, after.replace(carry=carry),
                                    seen).carry

@@ -29,17 +29,19 @@ FIELDS = {
     "draft_vocab_size": Field(int, 0, 1 << 24), "use_sliding_window": FLAG,
     "sliding_window": Field(int, 0, 1 << 24),
     "layer_types": Field(list, 0, 1 << 10, WORD), LAYER: {}}
-_NAMES = {
+# Parts of a layer, and what files of Llama call them.
+LLAMA = {
     "attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj",
     "attention/value": "self_attn.v_proj", "attention/out": "self_attn.o_proj",
     "attention/query_norm": "self_attn.q_norm",
     "attention/key_norm": "self_attn.k_norm",
-    "attention_norm": "input_layernorm", "embed_norm": "input_layernorm",
-    "feature_norm": "hidden_norm",
-    "middle_norm": "post_attention_layernorm",
+    "attention_norm": "input_layernorm",
     "feed_forward_norm": "post_attention_layernorm",
     "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
+_NAMES = {**LLAMA, "embed_norm": "input_layernorm",
+          "feature_norm": "hidden_norm",
+          "middle_norm": "post_attention_layernorm"}
 _ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # Of heads that are saved by their own names.
 _HEAD, _CONFIG, _KEPT = "decoding_jax_head", "config", "target_layer_ids"
