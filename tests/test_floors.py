@@ -99,7 +99,7 @@ BUDGETS = {
     "models/folders": 464,
     "models/gguf": 881,
     "models/heads": 3177,
-    "models/huggingface": 3293,
+    "models/huggingface": 3326,
     "models/text": 1594,
     "models/transformer": 2960,
 }

@@ -120,7 +120,7 @@ def open_pair(target, draft, dtype="", draft_dtype="", weights="",
     config = source.architecture()
     draft_kind.check_outputs(folder, config)
     lm = transformer.language_model(config)
-    params = transformer.abstract_params(config)
+    params = checkpoints.abstract_params(folder, config)
     if tokens:  # Raises if the model has too few.
       vocab_alignment.align(lm, None, tokenizers.used_size(
           tokenizer, lm.vocab_size))

@@ -71,16 +71,39 @@ def open_folder(folder, *, dtype: str | None = None):
   tensors = tensor_names.with_base(config, tensor_files.tensors(folder))
   readers, used = {}, set()
   for name, leaf in _named(transformer.abstract_params(config)):
-    slices = tensor_names.slices(config, name)
-    shape = leaf.shape[len(tensor_names.stacked(config, name)):]
-    for piece in slices:
-      _check(folder, tensors, piece.source, piece.shape(shape))
-    readers[name] = functools.partial(
-        _read, name, leaf, shape,
-        [(piece, tensors[piece.source]) for piece in slices])
-    used.update(piece.source for piece in slices)
+    sources = _sources(folder, config, tensors, name, leaf.shape)
+    readers[name] = functools.partial(_read, name, leaf, sources)
+    used.update(piece.source for piece, _ in sources)
   tensor_names.check_rest(config, tensors, used)
   return config, readers
+
+
+def abstract_params(folder, config: transformer.Config) -> types.Params:
+  """Returns the shapes of a model's parameters; each matrix that stays as
+  stored has the groups of its file."""
+  params = transformer.abstract_params(config)
+  if config.weights != quantization.STORED:
+    return params
+  tensors = tensor_names.with_base(config, tensor_files.tensors(folder))
+
+  def of_file(path, leaf):
+    if not quantization.is_matrix(leaf):
+      return leaf
+    shape = quantization.shape(leaf)
+    stored = _stored(_sources(folder, config, tensors,
+                              transformer.param_name(path), shape))
+    if stored is None:
+      return jax.ShapeDtypeStruct(shape, config.dtype)
+    ggml_type, _ = stored
+    size, _ = blocks.TYPES[ggml_type]
+    row = lambda number: quantization.Matrix(*blocks.groups(
+        ggml_type, np.zeros(number * size, np.uint8)))
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*shape[:-1], x.size), x.dtype),
+        row(shape[-1] // quantization.shape(row(1))[-1]))
+
+  return jax.tree_util.tree_map_with_path(of_file, params,
+                                          is_leaf=quantization.is_matrix)
 
 
 def layer_tensors(path, config: transformer.Config, prefix: str,
@@ -92,17 +115,12 @@ def layer_tensors(path, config: transformer.Config, prefix: str,
   for name, leaf in _named(transformer.abstract_params(config)):
     if not name.startswith(of_layer):
       continue
-    slices = [piece._replace(source=piece.source.replace(
-        "model.layers.0", prefix)) for piece in tensor_names.slices(
-            config, name)]
-    shape = leaf.shape[len(tensor_names.stacked(config, name)):]
-    for piece in slices:
-      _check(path, tensors, piece.source, piece.shape(shape))
+    sources = _sources(path, config, tensors, name, leaf.shape, prefix)
+    for piece, _ in sources:
       rest.pop(piece.source, None)
-    sources = [(piece, tensors[piece.source]) for piece in slices]
     rest[f"{prefix}.{name.removeprefix(of_layer)}"] = tensor_files.Tensor(
         sources[0][1].path, leaf.shape,
-        functools.partial(_read, name, leaf, shape, sources))
+        functools.partial(_read, name, leaf, sources))
   return rest
 
 
@@ -148,8 +166,24 @@ def write(folder, config: transformer.Config, params: types.Params,
   atomic.write_json(folder / hf_config.FILE, fields)
 
 
-def _check(folder, tensors, source, shape):
-  """Raises an error unless there is a tensor of this shape to read."""
+def _sources(folder, config, tensors, name, shape, prefix="model.layers.0"):
+  """Returns pairs of a `TensorSlice` and its `Tensor`, of a parameter's shape:
+  one, or one for each index of `tensor_names.stacked`."""
+  slices = [piece._replace(source=piece.source.replace("model.layers.0", prefix)
+                           ) for piece in tensor_names.slices(config, name)]
+  of_one = shape[len(tensor_names.stacked(config, name)):]
+  return [(piece, _checked(folder, tensors, piece.source, piece.shape(of_one)))
+          for piece in slices]
+
+
+def _stored(sources):
+  """Returns `Tensor.stored` of a matrix that stays in groups, else None."""
+  (piece, tensor), *others = sources
+  return None if others or piece.transposed else tensor.stored
+
+
+def _checked(folder, tensors, source, shape):
+  """Returns a tensor; an error unless there is one of this shape to read."""
   if source not in tensors:
     raise ValueError(f"'{folder}': tensor {source} is missing.")
   tensor = tensors[source]
@@ -160,27 +194,26 @@ def _check(folder, tensors, source, shape):
     raise ValueError(
         f"'{tensor.path}': tensor {source} has shape {tensor.shape}, but "
         f"{hf_config.FILE} asks for {shape}.")
+  return tensor
 
 
-def _read(name, leaf, shape, sources, stored=False):
-  """Reads a parameter as a numpy array of the leaf's shape and type. `sources`
-  are pairs of a `TensorSlice` and a `Tensor`, each of `shape`: one, or one for
-  each index of `tensor_names.stacked`. `stored`: as a `quantization.Matrix`, if
-  it is in groups."""
-  if len(sources) == 1:
-    [(piece, tensor)] = sources
-    if stored and tensor.stored and not piece.transposed:
-      ggml_type, read = tensor.stored
-      x = quantization.Matrix(*blocks.groups(ggml_type, piece.read(read())))
-      for part in jax.tree.leaves((x.scales, x.least)):
-        atomic.check_finite(tensor.path, name, part)
-      return x
+def _read(name, leaf, sources, stored=False):
+  """Reads a parameter as a numpy array of the leaf's shape and type. `stored`:
+  as a `quantization.Matrix`, if it is in groups."""
+  (piece, tensor), *others = sources
+  if stored and _stored(sources):
+    ggml_type, read = tensor.stored
+    x = quantization.Matrix(*blocks.groups(ggml_type, piece.read(read())))
+    for part in jax.tree.leaves((x.scales, x.least)):
+      atomic.check_finite(tensor.path, name, part)
+    return x
+  if not others:
     x = piece.read(tensor.read()).astype(leaf.dtype, copy=False)
     x = np.ascontiguousarray(x).reshape(leaf.shape)
   else:
     x = np.empty(leaf.shape, leaf.dtype)
-    for part, (piece, tensor) in zip(x.reshape(-1, *shape), sources):
-      part[...] = piece.read(tensor.read()).reshape(shape)
+    for part, (piece, tensor) in zip(x.reshape(len(sources), -1), sources):
+      part[...] = piece.read(tensor.read()).reshape(-1)
   atomic.check_finite(tensor.path, name, x)
   return x
 

@@ -4,6 +4,7 @@ from absl import logging
 
 from experiments.app import launch
 from experiments.devices import draft_kind
+from models import checkpoints
 from models import transformer
 from models.text import tokenizers
 from models.text import vocab_alignment
@@ -20,7 +21,7 @@ class Model(draft_kind.Draft):
     config = self.architecture(target.source)
     draft_kind.check_outputs(folder, config)
     lm = transformer.language_model(config)
-    params = transformer.abstract_params(config)
+    params = checkpoints.abstract_params(folder, config)
     size = transformer.num_params(params)
     if target.tokenizer is None and lm.vocab_size == target.lm.vocab_size:
       return draft_kind.Opened(target.lm, target.params, lm, params, size)

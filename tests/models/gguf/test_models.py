@@ -103,6 +103,8 @@ def check_stored(path, dtypes, kind):
           target_params=params, draft=transformer.early_exit(config, 1),
           draft_params=params, method=dj.methods.rsd_s(2, 2),
           max_new_tokens=6).tokens)
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(
+        jnp.shape, checkpoints.abstract_params(path, config))
     np.testing.assert_array_equal(*logits)
     np.testing.assert_array_equal(*texts)
     groups = [x for x in jax.tree.leaves(params)
