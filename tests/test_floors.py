@@ -86,7 +86,7 @@ BUDGETS = {
     "experiments/app": 1420,
     "experiments/benchmarking": 796,
     "experiments/data": 1986,
-    "experiments/devices": 2572,
+    "experiments/devices": 2585,
     "experiments/evaluation": 1068,
     "experiments/flags": 1207,
     "experiments/harness": 723,

@@ -202,18 +202,28 @@ def architecture(name, dtype="", weights=quantization.DTYPE):
   weights = checkpoints.weights_of(folder, weights)
   return dataclasses.replace(
       config, dtype=dtype or config.dtype, weights=weights,
-      scan_layers=weights != quantization.STORED and scans_layers(config))
+      scan_layers=scans_layers(config))
+
+
+def default_weights() -> str:
+  """Returns the format of matrices that no flag names: as stored, where kernels
+  read that, unless layers are to be scanned."""
+  return (quantization.STORED if kernels.available() and _scan() != _ON
+          else quantization.DTYPE)
 
 
 def scans_layers(config) -> bool:
   """Returns whether layers are scanned: by the flag, or as saved."""
-  # Who imports this without a command line gets the default.
-  value = _SCAN.value if flags.FLAGS.is_parsed() else _AUTO
-  if value != _AUTO:
-    return value == _ON
+  if _scan() != _AUTO:
+    return _scan() == _ON
   return config.scan_layers or (
       config.num_layers > FEW_LAYERS and not config.linear_key_heads
       and kernels.reads_slices())
+
+
+def _scan():
+  # Who imports this without a command line gets the default.
+  return _SCAN.value if flags.FLAGS.is_parsed() else _AUTO
 
 
 def check_outputs(folder, config):

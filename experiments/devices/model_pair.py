@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from decoding_jax import argument_checks
-from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
@@ -108,8 +107,7 @@ def open_pair(target, draft, dtype="", draft_dtype="", weights="",
   draft.check_types(draft_kind.Source(target, (dtype, draft_dtype),
                                       (weights, draft_weights)))
   _check_devices()
-  weights = weights or (quantization.STORED if kernels.available()
-                        else quantization.DTYPE)
+  weights = weights or draft_kind.default_weights()
   source = draft_kind.Source(
       target, (dtype, draft_dtype or dtype),
       (weights, draft_weights or draft.saved_weights(target) or weights))

@@ -43,7 +43,12 @@ class Head(draft_kind.Draft):
     return pair._replace(draft=sharding.head(pair.draft))
 
   def _folder(self, target):
-    return launch.model_folder(target if self.name == _MTP else self.name)
+    folder = launch.model_folder(target if self.name == _MTP else self.name)
+    if folder.is_file():
+      raise launch.UserError(f"--draft={self.name}: '{folder}' is a file, "
+                             "which has no next-token module: a folder is "
+                             "needed.")
+    return folder
 
 
 def _types(source):

@@ -45,10 +45,13 @@ def test_the_default_depends_on_device_and_layers(asked, monkeypatch):
   assert draft_kind.scans_layers(dataclasses.replace(few, scan_layers=True))
   monkeypatch.setattr(dispatch, "_ahead", {"tpu"})
   assert draft_kind.scans_layers(many) and not draft_kind.scans_layers(few)
+  stored = draft_kind.default_weights()
   asked("off")
   assert not draft_kind.scans_layers(many)
+  assert draft_kind.default_weights() == stored
   asked("on")
   assert draft_kind.scans_layers(few)
+  assert draft_kind.default_weights() == "dtype"  # Formats of layers differ.
 
 
 @pytest.mark.parametrize("options, on_mesh", [

@@ -168,6 +168,12 @@ def test_layers_that_cannot_draft(target, draft, more, message):
     model_pair.open_pair(target, draft, **more)
 
 
+def test_a_file_has_no_next_token_module(tmp_path):
+  (tmp_path / "model.gguf").touch()
+  with pytest.raises(launch.UserError, match="gguf' is a file, which has no n"):
+    model_pair.open_pair(str(tmp_path / "model.gguf"), "mtp")
+
+
 def test_a_draft_of_another_tokenizer(folders, target, draft, greedy, caplog):
   pair = open_(target, draft)
   assert f"'{draft}' has another tokenizer than the target" in caplog.text
