@@ -9,13 +9,16 @@ later call compiles them again.
 """
 
 import collections
+from collections.abc import Iterable
 import functools
 import gc
+import inspect
 import pathlib
 import threading
 import warnings
 
 import jax
+import numpy as np
 
 from decoding_jax import kernels
 
@@ -58,6 +61,38 @@ def jit(function, *, static_argnums, donate_argnums=()):
       _kept[key]._cache_size()  # pylint: disable=protected-access
       for key in _keys_of(call))
   return call
+
+
+def memoized(make, name: str | None = None):
+  """Wraps a function so that equal arguments give the same object. Methods and
+  processors are static arguments: equal ones that are different objects would
+  be compiled twice. Arguments are equal in whichever form they are given: by
+  position or name, default or not, list or tuple. `name` is for errors."""
+  signature, cached = inspect.signature(make), functools.lru_cache(
+      maxsize=None, typed=True)(make)
+
+  @functools.wraps(make)
+  def made(*args, **kwargs):
+    try:
+      bound = signature.bind(*args, **kwargs)
+    except TypeError as e:
+      raise TypeError(f"{name or make.__name__}{signature}: {e}.") from e
+    bound.apply_defaults()
+    return cached(*map(_hashable, bound.args),
+                  **{k: _hashable(v) for k, v in bound.kwargs.items()})
+
+  return made
+
+
+def _hashable(value):
+  """Makes tuples of lists, arrays and other sequences, at all levels. Named
+  tuples, such as a `LogitsProcessor`, are hashable as they are."""
+  if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+    value = value.tolist()
+  if isinstance(value, Iterable) and not (
+      isinstance(value, (str, bytes)) or hasattr(value, "_fields")):
+    return tuple(map(_hashable, value))
+  return value
 
 
 def is_traced(tree) -> bool:

@@ -6,14 +6,12 @@ tuple of dicts of arguments of `make` at small sizes. Tests, `--help` and
 one new file. A file is imported when its method is first asked for.
 """
 
-from collections.abc import Iterable
-import functools
 import importlib
-import inspect
 import pkgutil
 import sys
 import types
 
+from decoding_jax import programs
 from decoding_jax.types import Method
 
 
@@ -34,42 +32,13 @@ def examples() -> dict[str, tuple[Method, ...]]:
           for name, calls in example_arguments().items()}
 
 
-def memoized(name, make):
-  """Wraps `make` so that equal arguments give the same object. A method is a
-  static argument of `generate`: equal methods that are different objects would
-  be compiled twice. Arguments are equal in whichever form they are given: by
-  position or name, default or not, list or tuple."""
-  signature, cached = inspect.signature(make), functools.cache(make)
-
-  @functools.wraps(make)
-  def method(*args, **kwargs):
-    try:
-      bound = signature.bind(*args, **kwargs)
-    except TypeError as e:
-      raise TypeError(f"methods.{name}{signature}: {e}.") from e
-    bound.apply_defaults()
-    return cached(*map(_hashable, bound.args),
-                  **{k: _hashable(v) for k, v in bound.kwargs.items()})
-
-  return method
-
-
-def _hashable(value):
-  """Makes tuples of lists, arrays and other sequences, at all levels. Named
-  tuples, such as a `LogitsProcessor`, are hashable as they are."""
-  if isinstance(value, Iterable) and not (
-      isinstance(value, str) or hasattr(value, "_fields")):
-    return tuple(map(_hashable, value))
-  return value
-
-
 class _Methods(types.ModuleType):
   """This package, in which a file that is imported stands as its `make`."""
 
   def __setattr__(self, name, value):
     if isinstance(value, types.ModuleType) and callable(
         getattr(value, "make", None)):
-      value = memoized(name, value.make)
+      value = programs.memoized(value.make, f"methods.{name}")
     super().__setattr__(name, value)
 
 
@@ -96,5 +65,4 @@ def __dir__():
 
 sys.modules[__name__].__class__ = _Methods
 
-__all__ = [*names(), "example_arguments", "examples", "memoized",
-           "names"]
+__all__ = [*names(), "example_arguments", "examples", "names"]

@@ -1,12 +1,12 @@
 """Budget forcing: how long a model thinks before it answers."""
 
 from collections.abc import Sequence
-import functools
 from typing import Optional
 
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import programs
 from decoding_jax.types import LogitsProcessor
 from decoding_jax.validation import values
 
@@ -14,6 +14,7 @@ from decoding_jax.validation import values
 _NEVER = np.iinfo(np.int32).max // 2
 
 
+@programs.memoized
 def budget_forcing(end: Sequence[int], *, minimum: int = 0,
                    maximum: Optional[int] = None, wait: Optional[int] = None,
                    eos_id: Optional[int | Sequence[int]] = None
@@ -52,14 +53,8 @@ def budget_forcing(end: Sequence[int], *, minimum: int = 0,
     raise ValueError(f"wait={wait!r}: a token other than the end of thinking, "
                      f"{end[-1]}, is needed, or None.")
   ends = () if eos_id is None else values.integers("eos_id", np.ravel(eos_id))
-  return _budget_forcing(end, int(minimum),
-                         _NEVER if maximum is None else int(maximum), wait,
-                         (end[-1], *ends))
-
-
-@functools.lru_cache(maxsize=None)
-def _budget_forcing(end, minimum, maximum, wait, forbidden):
   last, size = end[-1], len(end)
+  forbidden, maximum = (last, *ends), _NEVER if maximum is None else maximum
 
   def advance(params, state, token):
     del params

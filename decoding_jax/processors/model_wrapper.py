@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import programs
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import (AppliedParams, LanguageModel,
                                 LogitsProcessor, NONE, with_forward)
@@ -80,6 +81,7 @@ def _check(processor, params, vocab_size):
                  jax.ShapeDtypeStruct((vocab_size,), jnp.float32))
 
 
+@programs.memoized
 def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
   """Returns a processor that applies several, one after the other.
 
@@ -103,11 +105,7 @@ def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
     raise ValueError(
         f"processors with reads_prompt={[x.reads_prompt for x in processors]}: "
         "at least one is needed, and all of them of one type.")
-  return _chain(tuple(processors))
 
-
-@functools.lru_cache(maxsize=None)
-def _chain(processors):
   def init(params):
     # `zip` would silently leave out the processors without parameters.
     if not isinstance(params, (tuple, list)) or len(params) != len(processors):

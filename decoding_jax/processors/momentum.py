@@ -1,11 +1,9 @@
 """Momentum decoding: what repeats the text has to be more probable."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
+from decoding_jax import programs, sampling
 from decoding_jax.processors import penalties
 from decoding_jax.types import NONE, LogitsProcessor
 from decoding_jax.validation import values
@@ -16,6 +14,7 @@ _MAX_MATCH = 64
 _FAR = 1e4
 
 
+@programs.memoized
 def momentum(vocab_size: int, window: int, *, resistance: float = 0.2,
              num_candidates: int = 5, max_match: int = 5) -> LogitsProcessor:
   """Resists repetition, more so the longer it goes on (arXiv 2212.02175).
@@ -52,12 +51,7 @@ def momentum(vocab_size: int, window: int, *, resistance: float = 0.2,
                      f"{vocab_size} is allowed.")
   if max_match > _MAX_MATCH:
     raise ValueError(f"max_match={max_match}: at most {_MAX_MATCH} is allowed.")
-  return _momentum(int(vocab_size), int(window), float(resistance),
-                   int(num_candidates), int(max_match))
 
-
-@functools.lru_cache(maxsize=None)
-def _momentum(vocab_size, window, resistance, num_candidates, max_match):
   def process(params, tokens, logits):
     del params
     penalties.check_vocabulary(vocab_size, logits, "momentum decoding")

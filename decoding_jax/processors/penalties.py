@@ -1,6 +1,5 @@
 """Penalties of repeated tokens, and a least length."""
 
-import functools
 import numbers
 from collections.abc import Sequence
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import programs
 from decoding_jax.kernels import bits
 from decoding_jax.types import NONE, LogitsProcessor
 from decoding_jax.validation import values
@@ -18,7 +18,7 @@ MAX_WINDOW = 2**17
 _MAX_UNROLLED = 16
 
 
-@functools.lru_cache(maxsize=None)
+@programs.memoized
 def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
   """Makes tokens of prompt and text less probable (arXiv 1909.05858, sec. 4.1).
 
@@ -55,6 +55,7 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
                          advance=advance, process=process, reads_prompt=True)
 
 
+@programs.memoized
 def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
                        window: int) -> LogitsProcessor:
   """Makes generated tokens less probable, as OpenAI's interface has it.
@@ -80,12 +81,7 @@ def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
   values.check_number("frequency", frequency)
   values.check_positive("vocab_size", vocab_size)
   check_window(window)
-  return _occurrence_penalty(float(presence), float(frequency), int(vocab_size),
-                             int(window))
 
-
-@functools.lru_cache(maxsize=None)
-def _occurrence_penalty(presence, frequency, vocab_size, window):
   def process(params, tokens, logits):
     del params
     check_vocabulary(vocab_size, logits, "an occurrence penalty")
@@ -97,6 +93,7 @@ def _occurrence_penalty(presence, frequency, vocab_size, window):
                          advance=remember, process=process)
 
 
+@programs.memoized
 def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
   """Forbids tokens that would complete a sequence that occurred before.
 
@@ -120,11 +117,6 @@ def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
   check_window(window)
   if window < size:
     raise ValueError(f"window={window}: at least size={size} is needed.")
-  return _no_repeat_ngram(int(size), int(vocab_size), int(window))
-
-
-@functools.lru_cache(maxsize=None)
-def _no_repeat_ngram(size, vocab_size, window):
   sequences = window - size + 1
 
   def process(params, tokens, logits):
@@ -146,6 +138,7 @@ def _no_repeat_ngram(size, vocab_size, window):
                          advance=remember, process=process, reads_prompt=True)
 
 
+@programs.memoized
 def min_new_tokens(count: int,
                    eos_id: int | Sequence[int]) -> LogitsProcessor:
   """Forbids the end of a text before it has a number of tokens.
@@ -167,12 +160,6 @@ def min_new_tokens(count: int,
   if not np.issubdtype(ends.dtype, np.integer):
     raise ValueError(f"eos_id={eos_id!r}: a token that ends texts, or several "
                      "of these, are needed.")
-  return _min_new_tokens(int(count), tuple(ends.ravel().tolist()))
-
-
-@functools.lru_cache(maxsize=None)
-def _min_new_tokens(count, eos_id):
-  ends = np.array(eos_id)
 
   def process(params, number, logits):
     del params

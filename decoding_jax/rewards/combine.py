@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import programs
 from decoding_jax.types import Generation, Reward
 
 
-@functools.lru_cache(maxsize=None)
+@programs.memoized
 def length(minimum: int, maximum: int) -> Reward:
   """Returns a reward of 1 for a length in a range, less outside.
 
@@ -44,6 +45,7 @@ def length(minimum: int, maximum: int) -> Reward:
       value=value, maximum=1.0)
 
 
+@programs.memoized
 def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
   """Returns the weighted sum of rewards.
 
@@ -62,7 +64,32 @@ def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
     raise ValueError(
         f"weights {[weight for weight, _ in parts]}: at least one is needed, "
         "and all must be finite.")
-  return _weighted_sum(parts)
+  weights, rewards = zip(*parts)
+  of_params = functools.partial(_of_parts, "reward_params", len(parts))
+  of_constraints = functools.partial(_of_parts, "constraints", len(parts))
+
+  def init(params, constraint, prompt, length):
+    return tuple(
+        r.init(p, c, prompt, length) for r, p, c
+        in zip(rewards, of_params(params), of_constraints(constraint)))
+
+  def advance(params, constraint, state, tokens, valid):
+    return tuple(
+        r.advance(p, c, s, tokens, valid) for r, p, c, s
+        in zip(rewards, of_params(params), of_constraints(constraint), state))
+
+  def value(params, constraint, state):
+    # Skip weights of 0: 0 times a reward of -inf would be NaN.
+    return sum((
+        w * r.value(p, c, s) for w, r, p, c, s
+        in zip(weights, rewards, of_params(params), of_constraints(constraint),
+               state) if w), jnp.float32(0))
+
+  # Rewards have no known minimum: a negative weight leaves the sum unbounded.
+  bounded = all(w == 0 or w > 0 and math.isfinite(r.maximum)
+                for w, r in parts)
+  maximum = sum(w * r.maximum for w, r in parts if w) if bounded else math.inf
+  return Reward(init, advance, value, maximum)
 
 
 def evaluate(reward: Reward, params, constraints, generation: Generation,
@@ -94,36 +121,6 @@ def _evaluate(reward, params, constraints, tokens, lengths, prompt_lengths):
     return reward.value(params, constraint, state).astype(jnp.float32)
 
   return jax.vmap(evaluate_row)(constraints, tokens, lengths, prompt_lengths)
-
-
-@functools.lru_cache(maxsize=None)
-def _weighted_sum(parts):
-  weights, rewards = zip(*parts)
-  of_params = functools.partial(_of_parts, "reward_params", len(parts))
-  of_constraints = functools.partial(_of_parts, "constraints", len(parts))
-
-  def init(params, constraint, prompt, length):
-    return tuple(
-        r.init(p, c, prompt, length) for r, p, c
-        in zip(rewards, of_params(params), of_constraints(constraint)))
-
-  def advance(params, constraint, state, tokens, valid):
-    return tuple(
-        r.advance(p, c, s, tokens, valid) for r, p, c, s
-        in zip(rewards, of_params(params), of_constraints(constraint), state))
-
-  def value(params, constraint, state):
-    # Skip weights of 0: 0 times a reward of -inf would be NaN.
-    return sum((
-        w * r.value(p, c, s) for w, r, p, c, s
-        in zip(weights, rewards, of_params(params), of_constraints(constraint),
-               state) if w), jnp.float32(0))
-
-  # Rewards have no known minimum: a negative weight leaves the sum unbounded.
-  bounded = all(w == 0 or w > 0 and math.isfinite(r.maximum)
-                for w, r in parts)
-  maximum = sum(w * r.maximum for w, r in parts if w) if bounded else math.inf
-  return Reward(init, advance, value, maximum)
 
 
 def _of_parts(name, count, given):

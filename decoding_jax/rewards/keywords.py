@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import programs
 from decoding_jax.kernels import bits
 from decoding_jax.rewards import keyword_automaton
 from decoding_jax.rewards import min_tokens
@@ -90,17 +91,14 @@ def hard_coverage(values):
   return values >= 1
 
 
+@programs.memoized
 def banned(phrases: Sequence[str], fold_case: bool = False) -> Reward:
   """Returns a reward of 0 for texts with one of the phrases, 1 for others.
 
   Phrases count at word boundaries, as forms of `concepts` do.
   """
-  return _banned(tuple(_forms(phrases, "phrases", fold_case)), fold_case)
-
-
-@functools.lru_cache(maxsize=None)
-def _banned(forms, fold_case):
-  automaton, _ = keyword_automaton.build(forms, fold_case)
+  automaton, _ = keyword_automaton.build(
+      _forms(phrases, "phrases", fold_case), fold_case)
 
   def value(params, constraint, state):
     del params, constraint

@@ -14,6 +14,7 @@ import re
 import sys
 
 import decoding_jax as dj
+from decoding_jax import programs
 from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import own_code
@@ -89,7 +90,7 @@ def _own_maker(name, make):
     return verifiers.matched(name, made) if isinstance(
         made, dj.Drafter) else made
 
-  return dj.methods.memoized(name, method)
+  return programs.memoized(method, f"methods.{name}")
 
 
 def by_name(methods) -> dict[str, dj.Method]:
