@@ -15,7 +15,7 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
   """Returns the automaton of texts that match a pattern from end to end.
 
   Args:
-    pattern: see `regex_syntax.parse_whole`, which is most of Rust's `regex`.
+    pattern: see `regex_syntax.parse`, which is most of Rust's `regex`.
     pieces: the bytes of V tokens, from `tokenizers.pieces`; b"" for
       those that must not occur.
     eos_id: the token that ends a text, or several such tokens.

@@ -21,7 +21,7 @@ def whole(pattern: str) -> Dfa:
   """Returns the automaton of texts that match from end to end."""
   nfa = Nfa(limit=MAX_WHOLE_PARTS, steps=MAX_STEPS)
   start = finite_automata.add_state(nfa)
-  end = _build(nfa, regex_syntax.parse_whole(pattern), start)
+  end = _build(nfa, regex_syntax.parse(pattern, whole=True), start)
   return finite_automata.determinise(nfa, start, {end})
 
 
@@ -30,7 +30,7 @@ def search(pattern: str) -> Dfa:
   """Returns the automaton of texts in which a pattern of ECMA-262 occurs.
   Look-ahead may come at the begin alone, after `^`. Raises ValueError for what
   is wrong or not supported, and TooLarge."""
-  tree = regex_syntax.parse_ecma(pattern)
+  tree = regex_syntax.parse(pattern, whole=False)
   parts = tree.parts if isinstance(tree, Sequence) else (tree,)
   ahead = [x for x in parts[1:] if isinstance(x, Ahead)]
   if not ahead:

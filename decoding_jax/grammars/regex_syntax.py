@@ -1,8 +1,8 @@
 """The structure of regular expressions, of two languages.
 
-`parse_ecma` reads patterns of JSON Schema (ECMA-262), `parse_whole` most of
-Rust's `regex`, matched from end to end. Texts are read between two marks that
-are no characters: `^` reads the first, `$` the last.
+`parse` reads patterns of JSON Schema (ECMA-262), and most of Rust's `regex`,
+matched from end to end. Texts are read between two marks that are no
+characters: `^` reads the first, `$` the last.
 """
 
 import functools
@@ -75,7 +75,7 @@ class _Reader:
   """A pattern, and the position up to which it was read."""
 
   def __init__(self, pattern, whole):
-    # `whole`: of `parse_whole`. `flags`: set here, "i" and "s"; `depth`: of
+    # `whole`: of `parse`. `flags`: set here, "i" and "s"; `depth`: of
     # groups that are open.
     self.pattern, self.position, self.whole = pattern, 0, whole
     self.flags, self.depth = frozenset(), 0
@@ -100,22 +100,15 @@ class _Reader:
     return match
 
 
-def parse_ecma(pattern: str):
-  r"""Returns the structure of a pattern of ECMA-262; `\d`, `\w` are ASCII."""
-  return _parse(_Reader(pattern, whole=False))
+def parse(pattern: str, whole: bool):
+  r"""Returns the structure of a pattern.
 
-
-def parse_whole(pattern: str):
-  r"""Returns the structure of a pattern that is matched from end to end.
-
-  The syntax of Rust's `regex`, with `\d`, `\w` and `\s` of Unicode, but
+  Of ECMA-262, `\d` and `\w` are ASCII. A `whole` is matched from end to end,
+  and has the syntax of Rust's `regex`, with `\d`, `\w` and `\s` of Unicode, but
   without ^ and $, boundaries of words, look-around, back references, classes
   within classes, and names of scripts, which raise ValueError.
   """
-  return _parse(_Reader(pattern, whole=True))
-
-
-def _parse(reader):
+  reader = _Reader(pattern, whole)
   tree = _alternatives(reader)
   if reader.position < len(reader.pattern):
     raise ValueError("unbalanced ).")

@@ -64,16 +64,6 @@ def _shapes(like):
   return tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like)
 
 
-def _new_reference(after, *, like, is_zero):
-  del after, is_zero
-  return tuple(jnp.zeros(x.shape, x.dtype) for x in like)
-
-
-def _write_reference(targets, sources, start):
-  return tuple(jax.lax.dynamic_update_slice_in_dim(x, y, start, 1)
-               for x, y in zip(targets, sources))
-
-
 def _copied(axis, target, source, slots, lengths):
   def row(target, source, slots, length):
     # XLA converts a whole cache of 16 bits to float32 and back for this.
@@ -92,10 +82,13 @@ def _commit_reference(keys, values, fresh_keys, fresh_values, slots, lengths):
 
 
 _new = dispatch.on_cpu(
-    _new_reference, bindings.empty_like,
+    lambda after, *, like, is_zero: tuple(
+        jnp.zeros(x.shape, x.dtype) for x in like), bindings.empty_like,
     fits=lambda _, *, like, **__: bindings.supports_writes(like))
 _write_slots = dispatch.on_cpu(
-    _write_reference, bindings.write_slots,
+    lambda targets, sources, start: tuple(
+        jax.lax.dynamic_update_slice_in_dim(x, y, start, 1)
+        for x, y in zip(targets, sources)), bindings.write_slots,
     fits=lambda targets, sources, _: bindings.supports_writes(
         targets + sources))
 _commit = dispatch.on_cpu(

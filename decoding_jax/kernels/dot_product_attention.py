@@ -308,12 +308,9 @@ def _apart(q):
       rocm=jax.lax.optimization_barrier)
 
 
-def _native(q, parts, *, cap, dtype=jnp.float32):
-  return bindings.attention(q, _of_layer(parts), cap=cap, dtype=dtype)
-
-
 _attention = dispatch.on_cpu(
-    _reference, _native,
+    _reference, lambda q, parts, *, cap, dtype=jnp.float32: bindings.attention(
+        q, _of_layer(parts), cap=cap, dtype=dtype),
     fits=lambda q, parts, *, cap, dtype=jnp.float32: (
         bindings.supports_floats(parts[0][0])
         and bindings.supports_dtype(dtype) and not _is_latent(q, parts)))

@@ -13,21 +13,20 @@ from decoding_jax.kernels import dispatch
 from decoding_jax.kernels.cpu import bindings
 
 
+def _on_cpu(name):
+  return lambda reference: dispatch.on_cpu(
+      reference, functools.partial(bindings.of_pair, name),
+      fits=bindings.supports_pair)
+
+
+@_on_cpu("sum")
 def add(x, y):
   """Returns `x + y`, of one shape and type."""
-  return _add(x, y)
+  return jnp.add(x, y)
 
 
+@_on_cpu("swiglu")
 def swiglu(gate, up):
   """Returns `silu(gate) * up` (Shazeer 2020, arXiv 2002.05202), of one shape
   and type."""
-  return _swiglu(gate, up)
-
-
-def _on_cpu(name, reference):
-  return dispatch.on_cpu(reference, functools.partial(bindings.of_pair, name),
-                         fits=bindings.supports_pair)
-
-
-_add = _on_cpu("sum", lambda x, y: jnp.add(x, y))
-_swiglu = _on_cpu("swiglu", lambda gate, up: jax.nn.silu(gate) * up)
+  return jax.nn.silu(gate) * up

@@ -56,7 +56,7 @@ def dequantized(values, scales, least, dtype):
 
 
 def _reference(x, weights, scales, least, *, sliced, dtype):
-  if _in_groups(scales, least):
+  if least or any(scale.shape[1] > 1 for scale in scales):  # In groups
     # The barrier keeps XLA from making all weights ahead of a loop.
     x, weights, scales, least = jax.lax.optimization_barrier(
         (x, weights, scales, least))
@@ -69,10 +69,6 @@ def _reference(x, weights, scales, least, *, sliced, dtype):
   return tuple(y.astype(dtype) for y in ys)
 
 
-def _in_groups(scales, least):
-  return bool(least) or any(scale.shape[1] > 1 for scale in scales)
-
-
 def _product(x, weights, sliced):
   forms, dot = {}, _dot_sliced if sliced else _dot
   if len(x) < _TPU_ROWS:
@@ -81,17 +77,14 @@ def _product(x, weights, sliced):
     if x.dtype.itemsize < 4:
       forms["cpu"] = functools.partial(_padded, dot, _CPU_ROWS)
   elif x.dtype == weights.dtype == jnp.float32:
-    forms["cpu"] = _weights_first
+    # The other way: faster on a CPU with fewer columns than rows.
+    forms["cpu"] = lambda x, weights: jax.lax.dot_general(
+        weights, x, (((1,), (1,)), ((), ()))).T
   return dispatch.by_platform(x, weights, default=dot, **forms)
 
 
 def _padded(dot, rows, x, weights):
   return dot(jnp.pad(x, ((0, rows - len(x)), (0, 0))), weights)[:len(x)]
-
-
-def _weights_first(x, weights):
-  """Multiplies the other way: faster on a CPU with fewer columns than rows."""
-  return jax.lax.dot_general(weights, x, (((1,), (1,)), ((), ()))).T
 
 
 def _dot(x, weights):

@@ -111,12 +111,9 @@ def _reference(key, numbers):
   return jnp.stack(threefry(key, jnp.zeros_like(numbers), numbers), axis=-1)
 
 
-def _reference_of_first(key, *, count):
-  return _reference(key, jnp.arange(count, dtype=jnp.uint32))
-
-
 _hashes = dispatch.on_cpu(_reference, bindings.threefry_hashes,
                           fits=lambda *_: bindings.available())
 _hashes_of_first = dispatch.on_cpu(
-    _reference_of_first, bindings.first_threefry_hashes,
+    lambda key, *, count: _reference(key, jnp.arange(count, dtype=jnp.uint32)),
+    bindings.first_threefry_hashes,
     fits=lambda _, *, count: count > 0 and bindings.available())

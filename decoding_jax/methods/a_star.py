@@ -46,23 +46,19 @@ def make(num_children: int, step_length: int, expansions: int,
   rules = functools.partial(
       arena.Rules, int(num_children), int(step_length), int(expansions),
       values.integers("step_end", step_end), cost=_cost,
-      priority=functools.partial(_priority, float(path_weight)),
+      priority=lambda context, nodes: -(
+          float(path_weight) * nodes.costs + _own_cost(context, nodes.values)),
       budget=lambda values, depths, baseline: jnp.ones_like(depths),
-      stops=_stops)
+      stops=lambda nodes, index, baseline: buffers.take_along(
+          nodes.ended, index[:, None], axis=1)[:, 0])
   return Method(
       f"a_star({num_children}x{step_length}, {expansions})",
-      sampled=arena.decoder(rules(choose=_sample)),
-      greedy=arena.decoder(rules(choose=_distinct), int(num_children)))
-
-
-def _sample(keys, context, first, i, logits):
-  del first
-  return arena.sampled_tokens(keys, context, i, logits)
-
-
-def _distinct(keys, context, first, i, logits):
-  del keys, first
-  return arena.distinct_tokens(context, i, logits)
+      sampled=arena.decoder(rules(
+          choose=lambda keys, context, first, i, logits: arena.sampled_tokens(
+              keys, context, i, logits))),
+      greedy=arena.decoder(rules(
+          choose=lambda keys, context, first, i, logits: arena.distinct_tokens(
+              context, i, logits)), int(num_children)))
 
 
 def _own_cost(context, values):
@@ -74,12 +70,3 @@ def _own_cost(context, values):
 def _cost(context, cost, parent, values):
   """Returns g of children; the prompt's part in it is the same of all texts."""
   return jnp.broadcast_to(cost + _own_cost(context, parent), values.shape)
-
-
-def _priority(path_weight, context, nodes):
-  return -(path_weight * nodes.costs + _own_cost(context, nodes.values))
-
-
-def _stops(nodes, index, baseline):
-  del baseline
-  return buffers.take_along(nodes.ended, index[:, None], axis=1)[:, 0]

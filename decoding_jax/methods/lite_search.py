@@ -63,7 +63,11 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
                      " on is needed.")
   rules = arena.Rules(
       1, int(step_length), int(expansions),
-      values_lib.integers("step_end", step_end), choose=_choose,
+      values_lib.integers("step_end", step_end),
+      # Goes on greedily from a node that has no child yet.
+      choose=lambda keys, context, first, i, logits: jnp.where(
+          first[:, None], texts.greedy(context, i, logits),
+          arena.sampled_tokens(keys, context, i, logits)),
       cost=lambda context, cost, parent, values: jnp.zeros_like(values),
       priority=lambda context, nodes: nodes.values,
       budget=functools.partial(budget, float(confidence), int(max_budget)),
@@ -97,12 +101,6 @@ def budget(confidence, max_budget, values, depths, baseline):
   count = 1 + jnp.sum(1 - failed <= confidence, axis=-1, dtype=jnp.int32)
   count = jnp.round(count.astype(jnp.float32) / depth).astype(jnp.int32)
   return jnp.where(values > 0, jnp.clip(count, _MIN_BUDGET, max_budget), 0)
-
-
-def _choose(keys, context, first, i, logits):
-  """Goes on greedily from a node that has no child yet."""
-  return jnp.where(first[:, None], texts.greedy(context, i, logits),
-                   arena.sampled_tokens(keys, context, i, logits))
 
 
 def _stops(min_value, max_leaves, nodes, index, baseline):

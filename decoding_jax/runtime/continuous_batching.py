@@ -235,7 +235,9 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
     state, members, taken = refill(state, members, taken)
     # The context fits the rows as long as none of them is replaced.
     state, steps = jax.lax.while_loop(
-        lambda x: ~_enough(x[0].done, taken < total, size),
+        # Enough rows have finished: all, if no prompt waits.
+        lambda x: ~jnp.where(taken < total, x[0].done.sum() >= size,
+                             x[0].done.all()),
         functools.partial(step, _take(context, members)), (state, steps))
     results = jax.tree.map(lambda all_, x: all_.at[members].set(x, mode="drop"),
                            results, token_buffer.result(state))
@@ -247,11 +249,6 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
       (state, members, jnp.int32(0), jnp.int32(0), results))
   return state.replace(target_cache=None, draft_cache=None, carry=None,
                        **results), steps
-
-
-def _enough(done, waiting, size):
-  """Returns whether enough rows have finished: all, if no prompt waits."""
-  return jnp.where(waiting, done.sum() >= size, done.all())
 
 
 def _empty(begin, context, keys, rows) -> DecodeState:

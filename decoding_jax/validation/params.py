@@ -29,8 +29,9 @@ def check(name: str, model: LanguageModel, params):
   shapes = tuple(map(_shape, leaves))
   if None in shapes:
     path, leaf = _leaves(params)[shapes.index(None)]
-    raise ValueError(f"{_place(name, path)} is of type {type(leaf).__name__}: "
-                     "an array is needed.")
+    place = f"{name}/{_keys(path)}" if path else name
+    raise ValueError(f"{place} is of type {type(leaf).__name__}: an array is "
+                     "needed.")
   problem = _problem(model, structure, shapes)
   if problem:
     raise ValueError(f"{name} do not fit the {name.removesuffix('_params')}: "
@@ -57,15 +58,11 @@ def _problem(model, structure, shapes) -> str:
     return ""
   needed = model.abstract_params()
   given = jax.tree.unflatten(structure, shapes)
-  if not _same_type(given, needed):
+  if type(given) is not type(needed) and not all(
+      isinstance(x, Mapping) for x in (given, needed)):
     return (f"a {type(given).__name__} is given, the model needs a "
             f"{type(needed).__name__}")
   return _compared(_leaves(needed), dict(_leaves(given)))
-
-
-def _same_type(given, needed):
-  return type(given) is type(needed) or all(
-      isinstance(x, Mapping) for x in (given, needed))
 
 
 def _compared(needed, given):
@@ -97,7 +94,3 @@ def _leaves(tree):
 
 def _keys(path):
   return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _place(name, path):
-  return f"{name}/{_keys(path)}" if path else name

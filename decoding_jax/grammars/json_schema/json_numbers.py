@@ -1,8 +1,6 @@
 """Numbers of JSON between bounds, as automata over characters."""
 
-import decimal
 import functools
-import math
 
 from decoding_jax.grammars import finite_automata, regex
 from decoding_jax.grammars.finite_automata import Dfa
@@ -164,9 +162,3 @@ def _multiples(divisor):
   moves = [[(45, 45, 1), *digits(0)], digits(0),
            *(digits(state) for state in range(number))]
   return Dfa(moves, [False, False, *(not x for x in range(number))])
-
-
-def is_multiple(value, multiple) -> bool:
-  """Returns whether a number is a multiple of a decimal one."""
-  number = decimal.Decimal(repr(value))
-  return math.isfinite(value) and number % multiple == 0

@@ -137,11 +137,6 @@ def _add_value(build, branch, start):
   return finite_automata.add_text(nfa, start, json.dumps(value).encode())
 
 
-def _add_null(build, branch, start):
-  del branch
-  return _add_value(build, Value("", None), start)
-
-
 def _add_boolean(build, branch, start):
   del branch
   end, other = (_add_value(build, Value("", x), start) for x in (True, False))
@@ -422,6 +417,8 @@ def _colon(build, start):
   return _between(build, state)
 
 
-_ADDERS = {Null: _add_null, Boolean: _add_boolean, Number: _add_number,
+_ADDERS = {Null: lambda build, branch, start: _add_value(
+               build, Value("", None), start),
+           Boolean: _add_boolean, Number: _add_number,
            String: _add_string, Array: _add_array, Object: _add_object,
            Value: _add_value}

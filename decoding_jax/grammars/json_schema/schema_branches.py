@@ -55,7 +55,7 @@ def of_part(source: Source, part: Part) -> list:
   if part.node is False:
     return []
   schema_source.check_keywords(part)
-  branches = [schema_keywords.of_type(part, name)
+  branches = [schema_keywords.BRANCHES[name](part)
               for name in schema_source.types_of(part)]
   node = part.node
   if "enum" in node or "const" in node:
@@ -296,4 +296,4 @@ def _number_conforms(value, x):
           (x.high is None or number < x.high or
            number == x.high and not x.open_high) and
           (not x.integer or number == number.to_integral_value()) and
-          all(json_numbers.is_multiple(value, y) for y in x.multiples))
+          all(number % y == 0 for y in x.multiples))

@@ -5,7 +5,7 @@ import functools
 
 from decoding_jax.grammars.json_schema import (json_strings, schema_logic,
                                                schema_source)
-from decoding_jax.grammars.json_schema.schema_source import Part, fail
+from decoding_jax.grammars.json_schema.schema_source import fail
 from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
                                                             Null, Number,
                                                             Object, String,
@@ -14,11 +14,6 @@ from decoding_jax.validation import values as values_lib
 
 # Larger ones have no `float`.
 _MAX_NUMBER = 1e300
-
-
-def of_type(part: Part, name: str):
-  """Returns the branch of the values of one type, or of integers."""
-  return _MAKERS[name](part)
 
 
 def _number(part, integer=False) -> Number:
@@ -92,7 +87,8 @@ def _array(part) -> Array:
 
 def _object(part) -> Object:
   node = part.node
-  mapping = lambda keyword: _mapping(part, keyword)
+  mapping = lambda keyword: {name: part.inside(keyword, name)
+                             for name in node.get(keyword, ())}
   for pattern in mapping("patternProperties"):
     _check_pattern(part, pattern)
   one = lambda keyword: ((part.inside(keyword),)
@@ -105,12 +101,8 @@ def _object(part) -> Object:
       one("propertyNames"), *_limits(part, "minProperties", "maxProperties"))
 
 
-def _mapping(part, keyword):
-  return {name: part.inside(keyword, name)
-          for name in part.node.get(keyword, ())}
-
-
-_MAKERS = {
+# How the branch of the values of one type, or of integers, is made of a part.
+BRANCHES = {
     "null": lambda part: Null(), "boolean": lambda part: Boolean(),
     "number": _number, "integer": functools.partial(_number, integer=True),
     "string": _string, "array": _array, "object": _object}

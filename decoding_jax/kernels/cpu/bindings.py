@@ -32,17 +32,15 @@ def supports_matmul(x, weights, scales=(), least=(), *,
                     dtype=jnp.float32) -> bool:
   kinds = {str(w.dtype) for w in weights}
   groups = {(scale.shape[1], str(scale.dtype)) for scale in (*scales, *least)}
+  size = x.shape[1] / min(groups)[0] if groups else 0
   return (len(kinds) == 1 and kinds <= set(_DTYPES)
           and supports_dtype(dtype)
           and len(scales) in (0, len(weights))
           and len(least) in (0, len(scales))
           and (groups <= {(1, "float32")} and not least or len(groups) == 1
-               and _can_be_widened(x.shape[1] / min(groups)[0], kinds))
+               and (size == 2 * _GROUP if kinds == {"uint8"} else
+                    size % _GROUP == 0))
           and all(w.size for w in weights) and _can_be_called())
-
-
-def _can_be_widened(size, kinds) -> bool:
-  return size == 2 * _GROUP if kinds == {"uint8"} else size % _GROUP == 0
 
 
 def matmuls(x, weights, scales=(), least=(), *, dtype=jnp.float32):

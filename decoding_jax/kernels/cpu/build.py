@@ -102,7 +102,11 @@ def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
     made = pathlib.Path(build) / "made.so"
     ended = _run([*_command(compiler), "-o", str(made)])
     if ended.returncode or not made.is_file():
-      raise Unavailable(_refusal(compiler, ended), True)
+      said = "".join(x if x.isprintable() else " " for x in ended.stderr)
+      raise Unavailable(
+          f"{shlex.join(compiler)!r} has compiled nothing, and ended with "
+          f"status {ended.returncode}: {' '.join(said.split())[:_MOST_SAID]}",
+          True)
     path = folder / f"{digest}-{_contents(made)}.so"
     # At once: other processes may be at it as well.
     made.replace(path)
@@ -120,12 +124,6 @@ def _run(command) -> subprocess.CompletedProcess:
   except OSError as error:
     raise Unavailable(f"{command[0]!r} cannot be run: {error.strerror}",
                       True) from error
-
-
-def _refusal(compiler, ended) -> str:
-  said = "".join(x if x.isprintable() else " " for x in ended.stderr)
-  return (f"{shlex.join(compiler)!r} has compiled nothing, and ended with "
-          f"status {ended.returncode}: {' '.join(said.split())[:_MOST_SAID]}")
 
 
 def _command(compiler) -> list[str]:

@@ -49,8 +49,10 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
   passes = functools.partial(rules.passes, context.reward.maximum, value)
   lookahead = rules.draft(max_draft_lag, context, state, reward_states)
   kept = rules.num_to_commit(lookahead.num_verified, lookahead.size)
-  required = jnp.array(cdsl_rules.required_tokens(rules.acceptance_threshold,
-                                                  options.steps))
+  # How many of 0, 1, ..., n drafted tokens must be verified
+  required = jnp.array([sum(verified / max(size, 1) < rules.acceptance_threshold
+                            for verified in range(size + 1))
+                        for size in range(options.steps + 1)])
   high = running & (lookahead.num_verified >= required[lookahead.size])
   s1 = high & passes(text_reward.value_after(context, reward_states,
                                              lookahead.tokens, kept))

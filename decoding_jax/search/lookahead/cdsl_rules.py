@@ -47,7 +47,8 @@ def make(draft, acceptance_threshold, reward_threshold, **others) -> Rules:
   if reward_threshold is not None:
     values.check_number("reward_threshold", reward_threshold)
   return Rules(draft, acceptance_threshold,
-               rises if reward_threshold is None else reaches(reward_threshold),
+               rises if reward_threshold is None else (
+                   lambda maximum, before, after: after >= reward_threshold),
                **{"num_to_commit": verified, **others})
 
 
@@ -58,25 +59,9 @@ def describe(acceptance_threshold, reward_threshold) -> str:
   return f"tau={acceptance_threshold:g}, test={test}"
 
 
-def required_tokens(acceptance_threshold, steps) -> tuple[int, ...]:
-  """Returns how many of 0, 1, ..., n drafted tokens must be verified."""
-  return tuple(sum(verified / max(size, 1) < acceptance_threshold
-                   for verified in range(size + 1))
-               for size in range(steps + 1))
-
-
 def rises(maximum, before, after):
   """Tests whether a reward has risen, or is at its maximum."""
   return (after > before) | (after >= maximum)
-
-
-def reaches(threshold: float):
-  """Returns a test of whether a reward is at least the threshold."""
-  def passes(maximum, before, after):
-    del maximum, before
-    return after >= threshold
-
-  return passes
 
 
 def verified(num_verified, size):
