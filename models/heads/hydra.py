@@ -80,8 +80,9 @@ def head(config: Config, target) -> Head:
   if config.prefix:
     prefix_layers.check(config.prefix, target)
   return assembly.head(
-      assembly.Spec(config, target), (_init, _read, _start, _logits), init,
-      depth=config.heads,
+      assembly.Spec(config, target),
+      (functools.partial(prefix_layers.init_state, config.prefix, target),
+       _read, _start, _logits), init, depth=config.heads,
       max_length=config.prefix.max_length if config.prefix else 0)
 
 
@@ -97,11 +98,6 @@ def _unrolled(config: Config, target, params, target_params, features, tokens,
     inputs = [_later(x, i), *(_later(embeddings, i - j) for j in range(i + 1))]
     logits += _heads(config, target, params, jnp.concatenate(inputs, -1), i)
   return jnp.stack(logits, axis=1)
-
-
-def _init(spec, batch, slots):
-  return prefix_layers.init_state(spec.config.prefix, batch, slots,
-                                  (spec.target.dim, spec.target.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):

@@ -62,12 +62,8 @@ def head(config: Config, target) -> Head:
   """Returns Medusa heads on a target that keeps its last layer's output."""
   return assembly.head(
       assembly.Spec(config, target),
-      (_init, _read, _start, assembly.without_state), init, depth=config.heads)
-
-
-def _init(spec, batch, slots):
-  return prefix_layers.init_state(None, batch, slots,
-                                  (spec.target.dim, spec.target.dtype))
+      (functools.partial(prefix_layers.init_state, None, target), _read,
+       _start, assembly.without_state), init, depth=config.heads)
 
 
 def _read(spec, params, target_params, state, features, tokens, count):

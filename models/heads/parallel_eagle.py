@@ -94,15 +94,11 @@ def head(config: Config, target) -> Head:
                      f"target has the tokens 0 to {target.vocab_size - 1}.")
   return assembly.head(
       assembly.Spec(config, target),
-      (_init, _read, _start, assembly.without_state), init,
+      (functools.partial(prefix_layers.init_state, config.layers,
+                         config.layers),
+       _read, _start, assembly.without_state), init,
       num_features=config.num_features, depth=config.depth,
       max_length=config.layers.max_length)
-
-
-def _init(spec, batch, slots):
-  layers = spec.config.layers
-  return prefix_layers.init_state(layers, batch, slots,
-                                  (layers.dim, layers.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):

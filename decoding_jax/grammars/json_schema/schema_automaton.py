@@ -6,6 +6,7 @@ not every valid text is allowed.
 """
 
 import dataclasses
+import functools
 import gc
 import json
 import time
@@ -407,14 +408,13 @@ def _between(build, start):
   return finite_automata.add_dfa(build.nfa, start, build.whitespace)
 
 
-def _comma(build, start):
-  state = finite_automata.add_text(build.nfa, _between(build, start), b",")
+def _mark(mark, build, start):
+  """Returns the state after a mark, and what may be around it."""
+  state = finite_automata.add_text(build.nfa, _between(build, start), mark)
   return _between(build, state)
 
 
-def _colon(build, start):
-  state = finite_automata.add_text(build.nfa, _between(build, start), b":")
-  return _between(build, state)
+_comma, _colon = (functools.partial(_mark, mark) for mark in (b",", b":"))
 
 
 _ADDERS = {Null: lambda build, branch, start: _add_value(

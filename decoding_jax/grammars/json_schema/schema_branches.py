@@ -65,12 +65,10 @@ def of_part(source: Source, part: Part) -> list:
     branches = meet(source, branches, of_part(source, target), part.at)
   for x in schema_source.list_at(part, "allOf") if "allOf" in node else ():
     branches = meet(source, branches, of_part(source, x), part.at)
-  if "anyOf" in node:
-    options = schema_source.list_at(part, "anyOf")
-    branches = meet(source, branches, union(source, options), part.at)
-  if "oneOf" in node:
-    options = schema_source.list_at(part, "oneOf")
-    branches = meet(source, branches, _exactly_one(source, options), part.at)
+  for name, joined in (("anyOf", union), ("oneOf", _exactly_one)):
+    if name in node:
+      options = joined(source, schema_source.list_at(part, name))
+      branches = meet(source, branches, options, part.at)
   for x in schema_logic.rewritten(source, part):
     branches = meet(source, branches, of_part(source, x), part.at)
   return branches

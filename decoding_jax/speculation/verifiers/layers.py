@@ -63,13 +63,13 @@ def accept_chances(layout: Layout, tree: DraftTree, probs):
   masses, ends = [], []
   for level in tree_lib.level_slices(layout):
     mass = weights[level].sum()
-    shares = _ratio(weights[level], mass)
+    shares = paths.share(weights[level], mass)
     losses = jax.vmap(functools.partial(_reject, size, tree, probs), (0, None))(
         jnp.arange(level.start, level.stop), mass)
     weights = weights.at[losses.children].set(
         shares[:, None] * losses.chances, mode="drop")
     lost = shares * losses.lost
-    ends.append(_ratio(lost * losses.rest.sum(axis=1), lost.sum()))
+    ends.append(paths.share(lost * losses.rest.sum(axis=1), lost.sum()))
     masses.append(mass)
   deeper, chances = jnp.ones_like(mass), []
   for end in ends[:0:-1]:
@@ -105,12 +105,12 @@ def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
                          jnp.where(there, drawn, 1), 1)
     # Not 1 less the sum of the lesser ones, which would cancel.
     less = jnp.maximum(rest - draft, 0)
-    less = _ratio(less, jnp.maximum(draft - rest, 0).sum())
+    less = paths.share(less, jnp.maximum(draft - rest, 0).sum())
     without = vocabulary.put(draft, token, 0)
     keep = functools.partial(jnp.where, there)
     # By rounding alone it could be more than 1.
     return (keep(less / jnp.maximum(less.sum(), 1), rest),
-            keep(_ratio(without, without.sum()), draft),
+            keep(paths.share(without, without.sum()), draft),
             lost * rejected), lost * (1 - rejected)
 
   target = probs(node)
@@ -120,8 +120,3 @@ def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
              jnp.ones_like(mass)), (tree.tokens[children], valid))
   return _Rejected(jnp.where(valid, children, len(tree.tokens)), chances, lost,
                    rest)
-
-
-def _ratio(part, whole):
-  """A part of what may be nothing, which is nothing."""
-  return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0)

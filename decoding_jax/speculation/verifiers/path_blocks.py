@@ -58,30 +58,12 @@ class Choice(NamedTuple):
   law: Array  # `[V]`, of the token that is chosen, before they are drawn
 
 
-@functools.lru_cache(maxsize=None)
-def gbv() -> Verifier:
-  """Returns the verifier of greedily chosen paths, for independent samples."""
-  return verifier(greedy)
-
-
-@functools.lru_cache(maxsize=None)
-def spectr_gbv() -> Verifier:
-  """Returns the verifier of paths that K-SEQ has chosen."""
-  return verifier(sequential)
-
-
-@functools.lru_cache(maxsize=None)
-def global_resolution() -> Verifier:
-  """Returns the verifier of paths that optimal transport has chosen."""
-  return verifier(transport)
-
-
 def greedy(mass, draft, tokens, valid) -> Choice:
   """Chooses the largest mass / d of the first m of `tokens [K]` drawn from
   `draft [V]`, by m that accepts most at this node: the largest of many samples
   may be too far from the target. For t = (.5, .3, .2), d = (.2, .5, .3) and two
   children the order is 1, 2, 0 and the distribution (.36, .25, .39)."""
-  order = jnp.argsort(_ratio(mass, draft))
+  order = jnp.argsort(paths.share(mass, draft))
   places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order)))
   upto = jnp.cumsum(draft[order])
   below = jnp.concatenate([jnp.zeros_like(upto[:1]), upto[:-1]])
@@ -108,7 +90,7 @@ def sequential(mass, draft, tokens, valid) -> Choice:
   rho, beta = sequential_selection.k_seq_rho(mass, draft, count)
   taken = jnp.minimum(mass / rho, draft)
   left = jnp.maximum(1 - beta, 0)
-  hits = jnp.where(valid, vocabulary.take(_ratio(taken, draft), tokens), 0)
+  hits = jnp.where(valid, vocabulary.take(paths.share(taken, draft), tokens), 0)
   last = valid & (jnp.cumsum(valid) == count)
   before = jnp.concatenate([jnp.ones_like(hits[:1]), jnp.cumprod(1 - hits)])
   chances = before[:-1] * jnp.where(last, 1, hits)
@@ -146,7 +128,7 @@ def transport(mass, draft, tokens, valid) -> Choice:
   spread = lambda x: vocabulary.put(jnp.full_like(draft, x[-1]), own, x[:-1])
   rates = jnp.where(valid, vocabulary.take(spread(weights), tokens), 0)
   law = spread(gains(weights)) * draft
-  return Choice(_ratio(rates, rates.sum()), _ratio(law, law.sum()))
+  return Choice(paths.share(rates, rates.sum()), paths.share(law, law.sum()))
 
 
 def _race(drawn, count, weights):
@@ -184,16 +166,14 @@ def visit(choose, size: int, tree: DraftTree, probs, node, accept) -> Visit:
   law = jnp.where(some, law, 0)
   rest = jnp.maximum(mass - law, 0)
   left = rest.sum()
-  kept = left > sampling.MIN_MASS
-  stop = jnp.where(kept, left / jnp.where(kept, left + (1 - accept), 1),
-                   jnp.floor(accept))
   twins = jnp.argmax(valid[None] & (tokens[None] == tokens[:, None]),
                      axis=1)
-  return Visit(node, accept, stop, jnp.where(kept, rest, target),
+  return Visit(node, accept, paths.left_over(left, accept),
+               jnp.where(left > sampling.MIN_MASS, rest, target),
                children[twins].astype(jnp.int32),
                jnp.where(some & valid, chances, 0),
-               jnp.minimum(1, _ratio(*(vocabulary.take(x, tokens)
-                                       for x in (mass, law)))))
+               jnp.minimum(1, paths.share(*(
+                   vocabulary.take(x, tokens) for x in (mass, law)))))
 
 
 def find(choose, key, layout: Layout, tree: DraftTree, probs):
@@ -226,12 +206,13 @@ def walk(choose, *args) -> Verdict:
   return paths.walk(functools.partial(find, choose), *args)
 
 
+@functools.lru_cache(maxsize=None)
 def verifier(choose) -> Verifier:
   """Returns the verifier of what `choose` chooses, for independent samples."""
   return Verifier(None, frozenset({Draws.WITH_REPLACEMENT}),
                   functools.partial(walk, choose))
 
 
-def _ratio(part, whole):
-  """A part of what may be nothing, which is nothing."""
-  return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0)
+gbv, spectr_gbv, global_resolution = (
+    functools.partial(verifier, choose)
+    for choose in (greedy, sequential, transport))

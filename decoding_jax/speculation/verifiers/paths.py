@@ -22,6 +22,19 @@ def walk(find, key, layout: Layout, tree: DraftTree, logits,
   return verdict(layout, tree, node, token)
 
 
+def share(part, whole):
+  """Returns a part of what may be nothing, which is nothing."""
+  return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0)
+
+
+def left_over(mass, accept):
+  """The probability to accept a node whose children were rejected."""
+  some = mass > sampling.MIN_MASS
+  # In this order it is 1 to the last digit where `accept` is.
+  return jnp.where(some, mass / jnp.where(some, mass + (1 - accept), 1),
+                   jnp.floor(accept))
+
+
 def verdict(layout: Layout, tree: DraftTree, node, token) -> Verdict:
   """Returns the verdict of the path to `node []`, which `token []` follows."""
   levels = jnp.arange(tree_lib.depth(layout) + 1)

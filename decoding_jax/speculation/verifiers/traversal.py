@@ -74,7 +74,8 @@ def of_chain(uniforms, size, tree: DraftTree, probs):
       initial=jnp.ones((), targets.dtype))))
   rests = jnp.maximum(accept[:, None] * targets - drafts, 0)
   mass = rests.sum(axis=1)
-  hits = (order == 0) | (order <= leaf) & (uniforms < _left_over(mass, accept))
+  hits = (order == 0) | (order <= leaf) & (
+      uniforms < paths.left_over(mass, accept))
   node = jnp.max(jnp.where(hits, order, 0)).astype(jnp.int32)
   return node, jnp.where(mass[node] > sampling.MIN_MASS, rests[node],
                          targets[node])
@@ -155,7 +156,7 @@ def _take_off(state: _State, node: _Node):
   left = vocabulary.put(node.drafted, jnp.where(
       node.children == child, node.tokens, len(rest)), 0).sum()
   taken = state.replace(
-      accept=state.accept.at[i].set(_left_over(mass, accept)),
+      accept=state.accept.at[i].set(paths.left_over(mass, accept)),
       up=state.up.at[i].set(jnp.where(some, accept * up * scale, up)),
       down=state.down.at[i].set(jnp.where(
           some, (accept * down + 1 / state.left[i]) * scale, down)),
@@ -191,11 +192,3 @@ def _go_on(uniforms, tree: DraftTree, node: _Node, state: _State) -> _State:
 def _ratio(target, draft):
   """Returns target / draft; where the draft is 0 the result is not used."""
   return target / jnp.where(draft > 0, draft, 1)
-
-
-def _left_over(mass, accept):
-  """The probability to accept a node whose children were rejected."""
-  some = mass > sampling.MIN_MASS
-  # In this order it is 1 to the last digit where `accept` is.
-  return jnp.where(some, mass / jnp.where(some, mass + (1 - accept), 1),
-                   jnp.floor(accept))

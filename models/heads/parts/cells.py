@@ -4,6 +4,7 @@ Row states, drafts of inner nodes and training are common to all cells.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -37,9 +38,10 @@ class Cell(NamedTuple):
 
 def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
   """Returns a head; `init(key, config, target) -> params`."""
-  return assembly.head(assembly.Spec(config, target, cell),
-                       (_init, _read, _start, _logits), init,
-                       max_length=max_length)
+  spec = assembly.Spec(config, target, cell)
+  return assembly.head(spec, (functools.partial(
+      prefix_layers.init_state, cell.layers(spec), target), _read, _start,
+                              _logits), init, max_length=max_length)
 
 
 def rounds(cell: Cell, config, target, params, target_params, features, tokens,
@@ -59,11 +61,6 @@ def rounds(cell: Cell, config, target, params, target_params, features, tokens,
     outputs.append(out)
   made = jnp.stack(outputs, axis=1)
   return target_ends.logits(target, target_params, made), made
-
-
-def _init(spec, batch, slots):
-  return prefix_layers.init_state(spec.part.layers(spec), batch, slots,
-                                  (spec.target.dim, spec.target.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):

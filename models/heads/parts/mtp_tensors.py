@@ -51,7 +51,9 @@ def find(tensors) -> Module | None:
                    if name.startswith(PREFIX)}, False)
   if f"{_MIMO}0.input_proj.weight" in tensors:
     renamed = _renamed(tensors, f"{_MIMO}0.", _MIMO_NAMES)
-    renamed[PROJECTION] = _swapped(renamed[PROJECTION])
+    projection = renamed[PROJECTION]  # Its inputs begin with the other half.
+    renamed[PROJECTION] = projection._replace(read=lambda: np.roll(
+        projection.read(), projection.shape[1] // 2, axis=1))
     return Module(renamed, True)
   layers = _layers(tensors)
   return Module(
@@ -81,9 +83,3 @@ def _renamed(tensors, prefix, table):
     renamed[f"{PREFIX}{table[part]}.{end}" if part in table
             else f"{LAYER}.{rest}"] = x
   return renamed
-
-
-def _swapped(tensor):
-  """Returns a projection whose inputs begin with the other half."""
-  return tensor._replace(
-      read=lambda: np.roll(tensor.read(), tensor.shape[1] // 2, axis=1))

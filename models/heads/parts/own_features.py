@@ -77,8 +77,9 @@ def rounds(network, config, target, params, target_params, features, tokens,
 
 def _init(spec, batch, slots):
   layer = _alone(spec.config.layer)
-  return prefix_layers.init_state(layer, batch, slots,
-                                  (spec.config.width, layer.dtype))
+  return prefix_layers.State(
+      (prefix_layers.empty_cache(layer, batch, slots),),
+      jnp.zeros((batch, spec.config.width), layer.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):

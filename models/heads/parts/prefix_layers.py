@@ -45,10 +45,12 @@ def empty_cache(config, batch: int, slots: int = 0) -> Cache:
   return transformer.language_model(config).init_cache(batch, slots)
 
 
-def init_state(config, batch, slots, hidden) -> State:
-  """Returns the state before any pair; `hidden` is a size and a type."""
+def init_state(config, like, spec, batch, slots) -> State:
+  """Returns the state before any pair; what the layers make is of the size and
+  type of `like`."""
+  del spec
   return State((empty_cache(config, batch, slots),) if config else (),
-               jnp.zeros((batch, hidden[0]), hidden[1]))
+               jnp.zeros((batch, like.dim), like.dtype))
 
 
 def causal(batch: int, length: int):
