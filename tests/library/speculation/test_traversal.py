@@ -32,7 +32,8 @@ def test_joint_distribution_of_a_chain(zeros):
 
 def test_control_nodes_that_keep_their_chance(monkeypatch):
   """As if the children of a rejected node had used up nothing."""
-  monkeypatch.setattr(traversal, "_left_over", lambda mass, accept: accept)
+  monkeypatch.setattr(traversal.paths, "left_over",
+                      lambda mass, accept: accept)
   target, draft = exactness.random_tables(3, 0, 0)
   for find, children in ((traversal.of_tree, ((2,), (1, 1))),
                          (traversal.of_chain, CHAIN)):
