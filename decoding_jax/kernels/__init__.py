@@ -10,7 +10,7 @@ from decoding_jax.kernels.buffers import (commit, empty_like, take_along,
                                           write_slots, zeros)
 from decoding_jax.kernels.cpu.bindings import available, is_tracing, prepare
 from decoding_jax.kernels.dispatch import (compile_for, compiler_options,
-                                           cores, is_cpu,
+                                           cores, host_device, is_cpu,
                                            reads_slices)
 from decoding_jax.kernels.dot_product_attention import Span
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
@@ -25,7 +25,7 @@ from decoding_jax.kernels.random import threefry_hashes
 __all__ = [
     "Span", "SplitSlots", "add", "attention", "available", "commit",
     "compile_for", "compiler_options", "cores", "dequantized", "empty_like",
-    "gumbel_top_k", "is_cpu", "is_split", "is_tracing",
+    "gumbel_top_k", "host_device", "is_cpu", "is_split", "is_tracing",
     "log_normalizer", "matmul", "matmuls", "prepare", "reads_slices",
     "rms_norm", "soft_cap", "split_by_compiler", "swiglu", "take_along",
     "threefry_hashes", "top_k", "write_slots", "zeros",

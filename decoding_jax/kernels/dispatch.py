@@ -101,6 +101,11 @@ def by_platform(*arrays, default, **others):
   return jax.lax.platform_dependent(*arrays, default=default, **others)
 
 
+def host_device():
+  """Returns the device of the host's own processor."""
+  return jax.local_devices(backend="cpu")[0]
+
+
 def cores() -> int:
   """Returns how many this process may use: in a container not all there are."""
   if hasattr(os, "sched_getaffinity"):

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import kernels
 from decoding_jax import token_text
 from decoding_jax.types import Array, Reward
 from decoding_jax.validation import values as values_lib
@@ -263,7 +264,7 @@ def _ask(options: _Options, rows):
   """Calls the function with decoded texts, and what else it takes."""
   # A thread does not inherit the default device of a callback. On another one
   # the program that waits for the reward would be waited for.
-  with jax.default_device(jax.local_devices(backend="cpu")[0]):
+  with jax.default_device(kernels.host_device()):
     decode = options.decode or list
     extras = {"prompts": lambda: [decode(x.tolist()) for x, _, _ in rows],
               "constraints": lambda: [x for _, _, x in rows]}
