@@ -16,8 +16,7 @@ import sys
 import decoding_jax as dj
 from decoding_jax import programs
 from decoding_jax.speculation import verifiers
-from experiments.app import launch
-from experiments.app import own_code
+from experiments.app import launch, own_code
 from models import heads
 
 _FORMS = "as rsd_s(3, 4), rsd_s(width=3, depth=4) or my.module:make(3)"
