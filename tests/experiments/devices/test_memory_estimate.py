@@ -136,23 +136,6 @@ def test_temporaries_of_the_compiled_prefill(width, weights):
   assert width < 1025 or need.temporaries <= 2 * result
 
 
-@pytest.mark.parametrize("kind", [
-    dj.methods.cdsl(4, 8).greedy, dj.methods.beam_search(3).sampled,
-    dj.methods.best_of_n(4).sampled], ids=("cdsl", "beams", "samples"))
-def test_methods_that_search_are_estimated(kind):
-  need = memory_estimate.estimate(pair_of(CONFIG, CONFIG), [kind], 2, 9, 64)
-  assert all(size > 0 for size in need)
-
-
-def test_masks_of_a_large_tree():
-  """They grow with the square of its nodes."""
-  pair = pair_of(tiny.LLAMA, tiny.OPT)
-  for depth in (32, 3000):
-    need = memory_estimate.estimate(
-        pair, [dj.methods.rsd_s(12, depth).sampled], 2, 5, 8)
-    assert need.masks == 2 * 2 * (1 + 12 * depth)**2
-
-
 def test_windows_of_penalties_are_counted():
   """What a logits processor keeps of each token is there for each slot."""
   plain = pair_of(tiny.LLAMA, tiny.OPT)

@@ -353,11 +353,6 @@ def test_chips_that_exchange_are_neighbours(kind, shape, slices):
     assert np.prod(spans) == model
 
 
-def test_part_of_a_slice():
-  result = mesh_shapes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
-  assert [x.id for x in result.flat] == [0, 1, 2]
-
-
 @pytest.mark.parametrize("shape, machines", [
     ((2, 8), 1), ((4, 4), 1), ((16, 1), 1), ((1, 16), 2)])
 def test_gpus_of_two_machines(shape, machines):

@@ -211,11 +211,6 @@ def test_a_tokenizer_with_a_token_that_has_no_row(target, folders, greedy,
     open_(str(paths[0]), "")
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("kind", [{"draft_weights": "int8"},
-                                  {"draft_weights": "bfloat16"},
-                                  {"draft_dtype": "bfloat16"}],
-                         ids=lambda kind: "-".join(*kind.items()))
 def save_head(folder, target, weights="dtype", **fields):
   """Saves a head of two levels for the last layer of a target."""
   config = checkpoints.load_config(target)

@@ -80,53 +80,33 @@ def test_texts_of_a_length_share_a_batch():
                                 jax.random.key_data(plain[1][0])[1])
 
 
-def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
-  """Beside methods of the draft model, which these do not get to see."""
+def test_drafters_without_a_draft_model_and_decoders_have_cells_too(
+    folders, tmp_path):
   pair = helpers.load_pair(*folders)
   config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
                        temperatures=(0.5,))
   config.trees = {"length": {"2": (
       {"name": "token_recycling", "widths": (2, 2), "branching": 2},
-      "prompt_lookup(2)", "suffix(3, 2)")}}
+      "suffix(3, 2)", "pearl(2)")}}
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
   result = tree_cells.measure(config, pair, methods, examples,
                               tmp_path / "results")
-  assert [r["tree_nodes"] for r in result] == [0, 4, 2, 3]
-  for record in result:
+  assert [r["tree_nodes"] for r in result[:3]] == [0, 4, 3]
+  for record in result[:3]:
     assert record["draft_calls"] == [0, 0]
     assert record["metrics"]["mbsu"] == record["metrics"]["block_efficiency"]
-  rows = tree_figures.long_records(result, None, 0.1)
-  trees = tree_tables.best(rows, points)
-  text = tree_tables.terminal(rows, trees)
-  for label in ("Token Recycling", "prompt lookup", "suffix decoding"):
-    assert f"  {label} " in text
-  tree_tables.write(tmp_path, rows, trees, "", {})
-  assert "suffix(3x2, " in (tmp_path / "summary.md").read_text()
-
-
-def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
-  pair = helpers.load_pair(*folders)
-  config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
-                       temperatures=(0.5,))
-  config.trees = {"length": {"2": ("pearl(2)",)}}
-  config.update(methods=(), lengths=(2,), budgets=())
-  methods, points = method_grid.from_config(config)
-  examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  result = tree_cells.measure(config, pair, methods, examples,
-                              tmp_path / "results")
-  assert [r["depth"] for r in result] == [0, 2]
-  assert result[1]["draft_calls"] == [2 * n for n in result[1]["target_calls"]]
+  pearl = result[3]
+  assert pearl["depth"] == 2
+  assert pearl["draft_calls"] == [2 * n for n in pearl["target_calls"]]
+  runs = sum(pearl["target_calls"]) - pearl["post_verify_calls"]
+  accepted = np.array(pearl["accepted_by_depth"]).sum(axis=0) @ [0, 1, 2]
+  assert pearl["metrics"]["mean_accepted"] == [accepted / runs]
   rows = tree_figures.long_records(result, None, 0.1)
   text = tree_tables.terminal(rows, tree_tables.best(rows, points))
-  assert "  PEARL " in text
-  tree_tables.write(tmp_path, rows, [], "", {})
-  assert "mean accepted tokens" in (tmp_path / "summary.md").read_text()
-  record = result[1]
-  runs = sum(record["target_calls"]) - record["post_verify_calls"]
-  accepted = np.array(record["accepted_by_depth"]).sum(axis=0) @ [0, 1, 2]
-  assert record["metrics"]["mean_accepted"] == [accepted / runs]
+  for label in ("Token Recycling", "suffix decoding", "PEARL"):
+    assert f"  {label} " in text
 
 
 def test_a_run_of_ragged_prompts(folders, tmp_path):

@@ -9,19 +9,6 @@ from support import tiny_records
 CHAIN = tiny_records.records()[1]
 
 
-def test_figures_of_all_prompts():
-  result = tree_figures.main(CHAIN, tiny_records.RATIO)
-  assert result["block_efficiency"][0] == 1.6
-  # Two draft calls a step, of a quarter of the parameters.
-  assert result["mbsu"] == pytest.approx(
-      [x / 1.5 for x in result["block_efficiency"]], abs=1e-6)
-  assert result["token_rate"][0] == pytest.approx(16 / 1.9, abs=1e-6)
-  value, low, high = result["token_rate_ratio"]
-  assert value == pytest.approx(3 / 1.9, abs=1e-6)
-  assert 1.25 <= low < value < high <= 2
-  assert result["plain_rate"] == [pytest.approx(16 / 3, abs=1e-6)]
-
-
 def test_acceptance_has_an_interval_for_each_position():
   first, second = tree_figures.main(CHAIN, 0)["acceptance_by_depth"]
   # Of ten calls five accept a token, and two of these another one.
@@ -82,11 +69,6 @@ def test_cells_of_each_category_and_of_all():
   assert [x["value"] for x in chain] == [
       1.5, pytest.approx(10 / 6, abs=1e-6), 1.6]
   assert chain[2]["nodes"] == chain[2]["depth"] == 2
-
-
-def test_prompts_of_no_category():
-  result = tiny_records.cells(categories=None)
-  assert {x["category"] for x in result} == {"all"}
 
 
 def test_names_without_options_where_these_tell_nothing_apart():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from experiments.app import text_tables
 from experiments.evaluation import tree_figures, tree_tables
 from experiments.harness import store
 
@@ -69,11 +68,6 @@ def test_mbsu_where_no_model_drafts():
   assert got["mbsu"] == got["block_efficiency"]
 
 
-def test_figures_of_one_batch_have_no_interval_of_speed():
-  record = {**_record("rsd_c(2-2)", 1.0), "seconds": [2.0], "tokens": [120]}
-  assert tree_figures.of_record(record, 0.1)["token_rate"] == [60, None, None]
-
-
 def test_a_cell_of_two_experiments_is_reported_in_both():
   results = [r for r in tree_tables.best(_cells(), _POINTS)
              if (r["label"], r["metric"]) == ("RSD-C", "mbsu")]
@@ -105,48 +99,11 @@ def test_the_distance_from_plain_decoding(log_prob, distance):
                and r["label"] == "RSD-C")
 
 
-def test_terminal_tables():
-  cells = _cells()
-  text = tree_tables.terminal(cells, tree_tables.best(cells, _POINTS),
-                              with_rates=False)
-  _, tables = text.split("\n\n", 1)
-  lines = tables.splitlines()
-  assert max(map(len, lines)) <= 80
-  assert lines[0].startswith("Fixed draft length, temperature 0.5")
-  # The point where a method has no tree has a dash.
-  row = next(line for line in lines if line.startswith("  RSD-C"))
-  assert row.split() == ["RSD-C", "2.86±0.14", "-"]
-  assert text.count("Fixed target budget") == 2
-
-
-def test_plain_table_is_aligned():
-  assert text_tables.plain_table([["a", "bb"], ["long", "1"]]) == (
-      "a     bb\n--------\nlong   1")
-
-
 def _summary(folder, note="", settings=()):
   cells = _cells()
   tree_tables.write(folder, cells, tree_tables.best(cells, _POINTS), note,
                     dict(settings))
   return (folder / "summary.md").read_text()
-
-
-def test_summary(tmp_path):
-  text = _summary(tmp_path)
-  assert text.startswith("# ")
-  for heading in ("Fixed draft length, temperature 0.5",
-                  "Fixed target budget, temperature 1",
-                  "All trees, temperature 1"):
-    assert f"## {heading}" in text
-  assert "|   RSD-C | 2.86±0.14 rsd_c(2-2) | - |" in text
-  # Every tree once a temperature, plain decoding included.
-  checks = text[text.index("## All trees"):]
-  assert checks.count("| autoregressive | 0 | 0 |") == 2
-  assert checks.count("| rsd_c(4-1) | 6 | 2 |") == 2
-  columns = {line.count("|") for line in checks.splitlines()
-             if line.startswith("|")}
-  assert len(columns) == 1
-  assert "nan" not in text and "None" not in text
 
 
 def test_summaries_begin_with_models_device_versions_and_settings(
@@ -167,18 +124,6 @@ def test_summaries_begin_with_models_device_versions_and_settings(
 - Settings: batch=8, mesh=data:4, temperatures=0.0/1.0, seed=0.
 
 Figures with""")
-
-
-def test_report_has_figures_of_texts(tmp_path):
-  record = _record("autoregressive", 0.5)
-  record["metrics"]["bleu"] = [12.3, 10.0, 14.0]
-  cells = tree_figures.long_records([record], None, 0.1)
-  tree_tables.write(tmp_path, cells, [], "Task x: 2 were left out.", {})
-  text = (tmp_path / "summary.md").read_text()
-  assert "| compile, s | BLEU |" in text and "12.30 [10.00, 14.00] |" in text
-  assert "\n\nTask x: 2 were left out.\n\n" in text
-  assert "2 were left out" in tree_tables.terminal(
-      cells, [], "Task x: 2 were left out.")
 
 
 def test_drafters_are_compared(tmp_path):

@@ -1,7 +1,6 @@
 """Values of sampling flags, and remarks about a completion."""
 
 import json
-import shutil
 
 from absl import flags
 from absl.testing import flagsaver
@@ -60,28 +59,6 @@ def test_sampling_of_a_shipped_model_is_not_recommended():
   assert generation_flags.recommended("python-target", *USED) == ""
   with pytest.raises(launch.UserError, match="neither a folder"):
     generation_flags.recommended("python-tagret", *USED)
-
-
-@pytest.mark.long
-def test_generate_tells_both(python, folders, tmp_path):
-  target = tmp_path / "target"
-  shutil.copytree(folders[0], target)
-  (target / FILE).write_text(json.dumps(
-      dict(do_sample=True, top_p=0.9, repetition_penalty=1.2)))
-  runs = [python("-m", "experiments.generate", f"--target={target}",
-                 "--method=autoregressive", "--prompt=import os",
-                 "--compilation_cache=", "--max_new_tokens=5", *more)
-          for more in (["--regex=[a-z]{200}"], [
-              "--regex=[a-z]", "--top_k=0", "--repetition_penalty=1"])]
-  assert [run.status for run in runs] == [0, 0]
-  lines, ended = (run.output.splitlines() for run in runs)
-  assert lines[-3].startswith("autoregressive: 5 tokens")
-  assert lines[-2:] == [
-      "stopped at --max_new_tokens=5: the text is not complete.",
-      f"{FILE} of the target recommends --top_p=0.9 "
-      "--repetition_penalty=1.2."]
-  # It has an end, and the flags that are set say that they are meant.
-  assert ended[-1].startswith("autoregressive: 2 tokens")
 
 
 @pytest.mark.parametrize("name, value", [

@@ -40,20 +40,3 @@ def test_trees_are_drawn_where_they_are():
   fig.draw_without_rendering()
   assert [x.get_text() for x in fig.axes[1].get_xticklabels()] == ["8", "64"]
   assert [x.get_text() for x in fig.axes[0].get_xticklabels()] == ["2", "4"]
-
-
-def test_methods_have_colours_of_their_own():
-  labels = ["SD", "RSD-S", *map(str, range(14))]
-  assert len({color for color, _ in figures.styles(labels).values()}) == 16
-  assert len(set(figures.styles([*map(str, range(100))]).values())) == 100
-
-
-def test_numbers_of_a_logarithmic_axis_are_plain():
-  fig = figures.chart({(0, 0): figures.Panel(
-      {"SD": [(0.9, [1, None, None]), (12, [2, None, None])]}, log=True)}, "")
-  ax, = fig.axes
-  fig.draw_without_rendering()
-  low, high = ax.get_xlim()
-  assert [x.get_text() for x in ax.get_xticklabels()
-          if low <= x.get_position()[0] <= high] == ["1", "2", "5", "10"]
-  assert not ax.get_xticklabels(minor=True)

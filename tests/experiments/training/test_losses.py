@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from experiments.training import losses
-from models import transformer
-from support import tiny_models as tiny
 
 
 def _distributions(logits):
@@ -188,17 +186,3 @@ def test_block_verification_stops_where_a_text_ends():
   np.testing.assert_allclose(actual, expected, rtol=1e-6)
   assert abs(actual - losses.block_verification(
       *chains, paths.T[None], np.ones_like(weights))) > 1e-3
-
-
-def test_causal_logits_do_not_look_ahead():
-  config = transformer.Config(
-      vocab_size=7, dim=8, num_layers=1, num_heads=2, num_kv_heads=1,
-      head_dim=4, hidden_dim=8, max_length=8)
-  lm = transformer.language_model(config)
-  params = tiny.init(jax.random.key(0), config)
-  tokens = jnp.array([[1, 2, 3, 4, 5], [1, 2, 3, 0, 6]])
-  logits = jax.jit(transformer.causal_logits, static_argnums=0)(
-      lm, params, tokens)
-  assert logits.shape == (2, 5, 7)
-  np.testing.assert_allclose(logits[0, :3], logits[1, :3], atol=1e-6)
-  assert np.abs(logits[0, 3] - logits[1, 3]).max() > 1e-4

@@ -463,16 +463,6 @@ def test_without_a_compiler_xla_computes(compiler, no_library, monkeypatch,
   assert not list(tmp_path.rglob("*.so"))
 
 
-def test_a_trace_finds_them_and_they_can_be_switched_off(
-    no_library, monkeypatch):
-  found = []
-  jax.jit(lambda x: found.append(seam.available()) or x).lower(1.0)
-  assert found == [True] and bindings.available()
-  monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
-  assert not bindings.available()
-  assert not bindings.supports_floats(jnp.ones(3))
-
-
 def test_nothing_is_compiled_within_a_trace(no_library, monkeypatch, tmp_path,
                                             caplog):
   """What is traced is left to XLA, and the user is told once."""

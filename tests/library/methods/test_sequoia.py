@@ -62,12 +62,3 @@ def test_control_siblings_in_another_order():
   target, draft = tables()
   result = dj.testing.check(wrong, target, draft, rows=ROWS // 4, length=LENGTH)
   assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
-
-
-def test_greedy_is_the_target_s_own():
-  models = tiny.llama_models()
-  out = tiny.generate(dj.methods.sequoia(LOPSIDED), models, eos_id=3,
-                      sampling=dj.Sampling(0.0))
-  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
-      models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW, eos_id=3)
-  assert int(out.stats.target_calls.max()) < tiny.NEW

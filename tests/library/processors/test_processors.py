@@ -230,30 +230,6 @@ def test_joint_distribution_of_penalties_and_no_repeats():
   assert exactness.p_value(counts, other) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("size, window", [(1, 40), (2, 40), (3, 40), (4, 40),
-                                          (2, 7), (3, 3)])
-def test_sequences_that_transformers_forbids(size, window):
-  """Of the last tokens; of none, and of fewer than a sequence has, none."""
-  torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
-  transformers = pytest.importorskip("transformers")
-  theirs = transformers.NoRepeatNGramLogitsProcessor(size)
-  ours = processors.no_repeat_ngram(size, V, window)
-  state, tokens, forbidden = ours.init(()), [], 0
-  advance, process = jax.jit(ours.advance), jax.jit(ours.process)
-  for token in np.random.default_rng(size).integers(0, V, 40):
-    last = torch.tensor([tokens[-window:]], dtype=torch.long)
-    # Shorter texts have no sequence; theirs does not take an empty one.
-    expected = (theirs(last, torch.zeros(1, V)).numpy()[0]
-                if len(tokens) >= size else np.zeros(V))
-    actual = process((), state, jnp.zeros(V))
-    np.testing.assert_array_equal(actual, expected)
-    forbidden += (expected < 0).sum()
-    state = advance((), state, jnp.int32(token))
-    tokens.append(int(token))
-  assert forbidden > 0 or window == size
-
-
 def test_only_the_last_tokens_count():
   ours = processors.occurrence_penalty(2.0, 0.5, V, 3)
   state = ours.init(())

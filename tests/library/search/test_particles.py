@@ -106,13 +106,6 @@ def test_control_resampling_by_other_weights_is_biased(monkeypatch):
   assert unbiased(probs, lambda text: np.exp(worth(text)), out).max() > 10
 
 
-def test_one_particle_is_a_sample():
-  distributions = table(1)
-  out = draw(dj.methods.particles(1), distributions, dj.Sampling(), rows=SOME,
-             **reward())
-  assert fit(out, texts(distributions, 0)) > exactness.MIN_P_VALUE
-
-
 def test_many_particles_have_the_tilted_distribution():
   """Control: the target's own distribution is another one."""
   distributions, rows = table(1), 3000

@@ -98,13 +98,6 @@ def test_joint_distribution_of_texts(method):
   assert 1 < result.target_calls < length
 
 
-@pytest.mark.long
-@each([methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
-def test_joint_distribution_of_a_beam_of_a_cold_drafter(method):
-  dj.testing.assert_exact(method, *exactness.random_tables(V), rows=100_000,
-                          length=LENGTH, draft_sampling=dj.Sampling(1e-3))
-
-
 @pytest.mark.parametrize("drafts, verifier, rows, length", [
     (methods.rsd_c((2, 2), "conditional_ot"), layers.verifier(), ROWS, LENGTH),
     (methods.rsd_c((2, 2)), conditional_transport.verifier(), ROWS, LENGTH)],
