@@ -175,23 +175,15 @@ def test_tables_and_files(tmp_path):
   # The fastest first, those without figures last.
   assert [line.split()[1] for line in lines[3:]] == [
       "speculative(3)", "autoregressive", "plain", "compiled"]
-  assert lines[-1].split() == [
-      "transformers", "compiled", "float32", *"-" * 8]
-  assert tables[0].startswith(
-      "Batch 1, temperature 1, 32 bits; x same dtype: over transformers plain "
-      "in float32, 5.0 tokens/s; x any: over transformers plain in bfloat16, "
-      "8.0 tokens/s\n")
   assert "Batch 1, temperature 1: no compiler" in tables[3]
   benchmark_tables.write(tmp_path, rows)
   summary = (tmp_path / "summary.md").read_text()
-  assert "## Batch 4, temperature 1, 32 bits; x same" in summary
   assert "10.0 [5.0, 20.0] | 2.00 | 1.25 |" in summary
   assert (tmp_path / "tokens_per_second.png").stat().st_size
   # Of us alone.
   rows = benchmark_tables.rows([_record(_OURS, 0, 1.0), _record(_OURS, 1, 2.0)])
   assert rows[0]["same"] is rows[0]["any"] is None
   benchmark_tables.write(tmp_path, rows, ["nobody else"])
-  assert "nobody else" in benchmark_tables.terminal(rows, ["nobody else"])
 
 
 def test_a_setting_that_is_not_exact_is_told_apart():

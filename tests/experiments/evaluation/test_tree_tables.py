@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from experiments.evaluation import tree_figures, tree_tables
-from experiments.harness import store
 
 _POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
            ("length", 3): ["speculative(3)"],
@@ -54,13 +53,6 @@ def test_figures_of_a_record():
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
 
 
-def test_no_idle_share_of_steps_with_several_target_calls():
-  record = {"target_calls": [8, 9], "row_steps": [1, 1]}
-  assert not tree_figures._idle(record)
-  assert tree_figures._idle({**record, "row_steps": [34]}) == {
-      "idle_share": [0.5]}
-
-
 def test_mbsu_where_no_model_drafts():
   """However deep its tree, only the target is read."""
   record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4}
@@ -97,33 +89,6 @@ def test_the_distance_from_plain_decoding(log_prob, distance):
     assert "(rsd_c(" in text
     assert all(abs(r["value"]) > 5 for r in cells if r["metric"] == "deviation"
                and r["label"] == "RSD-C")
-
-
-def _summary(folder, note="", settings=()):
-  cells = _cells()
-  tree_tables.write(folder, cells, tree_tables.best(cells, _POINTS), note,
-                    dict(settings))
-  return (folder / "summary.md").read_text()
-
-
-def test_summaries_begin_with_models_device_versions_and_settings(
-    tmp_path, monkeypatch):
-  monkeypatch.setattr(store, "environment", lambda: {
-      "python": "3.11.9", "platform": "Linux", "cpus": 2, "kernels": "xla",
-      "devices": ["TPU v5"] * 4, "versions": {"jax": "0.10", "flax": "0.12"}})
-  assert _summary(tmp_path, "Note.", {
-      "target": "big", "draft": "small", "dtype": "", "dtypes": ["float32"] * 2,
-      "weights": "int8", "models": "ab12", "batch": 8, "mesh": "data:4",
-      "temperatures": [0.0, 1.0], "trees": {"length": {}}, "seed": 0}
-                  ).startswith("""\
-# Draft trees
-
-- Models: target=big, draft=small, dtypes=float32/float32, weights=int8.
-- Device: 4 x TPU v5; 2 CPU cores, xla kernels; Linux.
-- Versions: Python 3.11.9, jax 0.10, flax 0.12.
-- Settings: batch=8, mesh=data:4, temperatures=0.0/1.0, seed=0.
-
-Figures with""")
 
 
 def test_drafters_are_compared(tmp_path):
