@@ -10,7 +10,6 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 @pytest.mark.long
 def test_rollouts():
-  """Log-probabilities are of the parameters that each step has."""
   names = runpy.run_path(str(EXAMPLES / "rollouts.py"))
   history = names["main"](steps=4, group=4, new_tokens=12, rounds=1)
   assert [figures["compiled"] for figures in history[1:]] == [0, 0, 0]

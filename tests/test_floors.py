@@ -178,7 +178,6 @@ def test_imports_run_downwards_and_every_file_has_a_floor():
 
 
 def test_no_circle_in_a_folder():
-  """Each file comes after those of its folder that it imports."""
   left = {name.removesuffix(".__init__"):
           {x for x in imports(source) if x in NAMES} - {name}
           for name, source in KNOWN.items() if not name.endswith("__init__")}

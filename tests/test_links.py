@@ -47,7 +47,6 @@ def test_links_and_pages_named_in_code_lead_somewhere():
 
 
 def test_every_page_is_linked():
-  """From README by way of other pages."""
   left, seen = [ROOT / "README.md"], set()
   while left:
     path = left.pop().resolve()

@@ -187,7 +187,6 @@ def test_tables_and_files(tmp_path):
 
 
 def test_a_setting_that_is_not_exact_is_told_apart():
-  """Above temperature 0: others are compared with what is exact."""
   openvino = [entries.Entry("openvino", name, "float32", 1, t)
               for t in (1.0, 0.0) for name in ("plain", "assisted(2)")]
   rows = benchmark_tables.rows([

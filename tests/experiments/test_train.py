@@ -305,7 +305,6 @@ def test_muon_makes_updates_of_kernels_orthogonal(source, tmp_path):
 
 
 def test_mixed_precision(source, undisturbed, tmp_path):
-  """It computes other numbers, but not of another kind."""
   train.train(_config(source, tmp_path, compute_dtype="bfloat16",
                       export_dtype="bfloat16"))
   for x in jax.tree.leaves(_params(tmp_path)):

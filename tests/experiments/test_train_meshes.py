@@ -99,7 +99,6 @@ def wait_for_a_checkpoint(folder, name, *running):
 
 @pytest.mark.long
 def test_two_processes_write_texts_and_features(folder):
-  """And train a head; the first one has all of it on its disk."""
   one = on_training_meshes.config_of(folder, "own texts", "one")
   train.train(one)
   for process in start_two(folder, "both", kind="own texts"):
@@ -168,7 +167,6 @@ def test_two_processes_are_killed_and_resume(folder):
 
 @pytest.mark.long
 def test_sigterm_of_one_process_ends_both(folder):
-  """After a checkpoint of the same step."""
   running = start_two(folder, "stopped", steps=100_000)
   wait_for_a_checkpoint(folder, "stopped", *running)
   running[1].terminate()
@@ -231,7 +229,6 @@ def test_a_bad_mesh_is_one_line(folder, arguments, message):
 
 
 def test_a_drafter_that_cannot_be_split():
-  """By itself it is then on all devices."""
   config = tiny.LLAMA
   assert mesh_shapes.split_size(config, 2) == 2
   assert mesh_shapes.split_size(config, 8) == 1

@@ -133,7 +133,6 @@ def test_fields(contract, field, values, words):
     ("verifier", "walk", lambda: 0, "(key, layout, tree, logits, warper), or "),
 ])
 def test_fields_of_pairs(part, field, value, words):
-  """By `dj.pair`, and in a method that does without it."""
   wrong = getattr(METHOD.sampled, part)._replace(**{field: value})
   pair = METHOD.sampled._replace(**{part: wrong})
   refused([f"method.sampled.{part}.{field}={value!r}: ", words],
@@ -161,7 +160,6 @@ def test_fields_of_decoders(field, value):
 
 
 def test_keys():
-  """Random keys, or data of them: one, or one a row."""
   for key in (0, np.zeros(2), "seed"):
     refused(["key"], key=key)
   for shape in ((3,), (1,), (2, 5)):
@@ -317,7 +315,6 @@ def test_what_a_model_returns(forward, words):
 
 
 def test_what_a_model_returns_of_prompts_of_one_token():
-  """Of these there is nothing to prefill."""
   refused_model("type function: .logits, block.", np.ones((2, 1), int),
                 forward=lambda *_: _refuse)
 

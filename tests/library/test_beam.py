@@ -61,7 +61,6 @@ def test_a_root_is_certain_and_plain_levels_depend_on_no_key():
 
 @pytest.mark.parametrize("step", STEPS)
 def test_more_nodes_than_support(step):
-  """What has no mass is marked, and so is all that comes of it."""
   log_probs = random_log_probs(2, 1, 4, zeros=2)
   support = set(np.flatnonzero(np.isfinite(log_probs[0])))
   tokens, parents, result = level(step, log_probs, beam.root(), 4)
@@ -77,7 +76,6 @@ def test_more_nodes_than_support(step):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_fewer_sequences_than_nodes(step):
-  """One certain sequence in a beam of three, at every level."""
   certain = np.full((1, 3), -np.inf, np.float32)
   certain[0, 1] = 0
   tokens, _, result = level(step, certain, beam.root(), 3)
@@ -91,7 +89,6 @@ def test_fewer_sequences_than_nodes(step):
 
 
 def test_perturbed_levels_are_consistent():
-  """Siblings have their maximum at their parent's value."""
   first, second = random_log_probs(4, 1, 5), random_log_probs(5, 3, 5)
   for seed in range(20):
     tokens, parents, top = level(beam.perturbed, first, beam.root(), 3, seed)

@@ -97,7 +97,6 @@ def test_control_fails(control):
 
 
 def test_control_reused_randomness_fails(monkeypatch):
-  """The same draws in every call."""
   keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
   monkeypatch.setattr(random, "fold_in", lambda key, _: key)
   # New functions, so that no program compiled with this is used elsewhere.

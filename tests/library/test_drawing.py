@@ -48,7 +48,6 @@ def test_lines():
 
 
 def test_what_is_accepted():
-  """The path, and a text that ends on it."""
   assert marks(info()) == [*" **+  "]
   assert marks(info(accepted=0, count=1)) == [*" +    "]
   assert marks(info(accepted=2, count=1)) == [*" *   "]

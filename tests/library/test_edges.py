@@ -57,7 +57,6 @@ def transitions(out):
 @pytest.mark.cases(3)
 @EACH_SAMPLING
 def test_identical_models(method):
-  """Everything is accepted."""
   probs = random_tables()[0]
   out = run(method, tables(probs, probs))
   calls = NEW // (depth(method) + 1)
@@ -78,7 +77,6 @@ def test_a_nucleus_smaller_than_the_siblings(method, top_p):
 
 @EACH_DRAFTING
 def test_disjoint_supports(method):
-  """Nothing is accepted, and the target's distribution is kept."""
   target = np.tile([0, 0, 0.4, 0.2, 0.2, 0.2], (V, 1))
   draft = np.tile([0.5, 0.5, 0, 0, 0, 0], (V, 1))
   out = run(method, tables(target, draft))
@@ -99,7 +97,6 @@ def test_disjoint_supports_at_temperature_0(method):
 
 @EACH
 def test_certain_models(method):
-  """One-hot distributions: no chance, and no second sibling."""
   out = run(method, tables(CYCLE, CYCLE))
   assert (np.asarray(out.tokens) == np.arange(1 + NEW) % V).all()
   np.testing.assert_array_equal(out.log_probs, 0)
@@ -167,14 +164,12 @@ def test_a_budget_of_one_token():
 
 
 def test_two_siblings_of_two_tokens():
-  """Without replacement one of them is always accepted."""
   out = run(dj.methods.rsd_c((2, 2)), tables(*random_tables(2)))
   assert (np.asarray(out.stats.accepted_by_depth)[:, :-1] == 0).all()
   assert np.asarray(out.stats.extra["accepted_by_rank"])[:, 1].sum() > 0
 
 
 def test_as_many_siblings_as_tokens():
-  """All tokens are children of the root: one of them is accepted."""
   out = run(dj.methods.rsd_s(V, 2), tables(*random_tables()))
   assert (np.asarray(out.stats.accepted_by_depth)[:, 0] == 0).all()
   tested = np.asarray(out.stats.extra["tested_by_rank"]).sum(axis=0)
@@ -182,7 +177,6 @@ def test_as_many_siblings_as_tokens():
 
 
 def test_drafts_at_temperature_0_of_a_warm_target():
-  """A certain draft distribution is a distribution as well."""
   target, draft = random_tables()
   out = run(dj.methods.rsd_c((2, 2)), tables(target, draft),
             draft_sampling=dj.Sampling(temperature=0))
@@ -193,7 +187,6 @@ def test_drafts_at_temperature_0_of_a_warm_target():
 
 
 def test_distributions_of_one_token_in_some_rows():
-  """Rows of a batch may be warped to a point, or not at all."""
   target, draft = random_tables()
   top_p = np.where(np.arange(ROWS) % 2, 1.0, 1e-6)
   out = run(dj.methods.rsd_s(3, 2), tables(target, draft), top_p=top_p)

@@ -120,7 +120,6 @@ def test_heads(name, method, monkeypatch):
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_in_chunks_beside_rows_that_run(monkeypatch, finished):
-  """More chunks than one, next to the end of caches of few slots."""
   monkeypatch.setattr(prefill, "CHUNK", 2)
   monkeypatch.setattr(loop, "full_size", lambda decoder, context, new: (
       ROOM + new + decoder.max_slots_ahead))
@@ -154,7 +153,6 @@ def test_a_shared_prefix():
 @pytest.mark.parametrize("reads_prompt", [
     False, pytest.param(True, marks=pytest.mark.long)])
 def test_processors_begin_at_the_end_of_the_prompt(reads_prompt):
-  """Which is the last message's: a form is that of each answer."""
   processor = dj.LogitsProcessor(
       init=lambda params: jnp.zeros(2, jnp.int32),
       advance=lambda params, state, token: jnp.stack(

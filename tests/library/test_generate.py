@@ -36,7 +36,6 @@ def teacher_forced(model, out):
 
 @EACH
 def test_contract(method):
-  """Shapes, prompts, padding, counts; and the log-probabilities."""
   models = tiny.llama_models()
   out = tiny.generate(method, models, sampling=dj.Sampling(temperature=1.3))
   expected = teacher_forced(models.target, out)
@@ -115,7 +114,6 @@ def test_greedy_equals_plain_forwards(method):
 
 
 def test_greedy_with_several_ends():
-  """Whichever of them comes first."""
   method = dj.methods.rsd_s(3, 2)
   models = tiny.llama_models()
   whole = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
@@ -237,7 +235,6 @@ def test_all_steps_of_a_stream_are_one_program():
 
 
 def test_equal_trees_share_their_program():
-  """At temperature 0 methods differ in what they draft alone."""
   size = generate_lib._generate.num_programs
   table_run(method=dj.methods.rsd_s(2, 2), sampling=GREEDY)
   before = size()

@@ -126,7 +126,6 @@ def test_compiled_or_not_and_numbers_of_64_bits(setting):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_model_under_numbers_of_64_bits(temperature):
-  """By native kernels, where there are any."""
   run = lambda: tiny.texts(tiny.generate(
       dj.methods.rsd_s(2, 2), tiny.llama_models(), new=6,
       sampling=dj.Sampling(temperature)), tiny.LENGTHS)
@@ -143,7 +142,6 @@ def test_a_model_under_numbers_of_64_bits(temperature):
        if not tree_decoder.as_decoder(
            method.greedy or method.sampled).needs_features])
 def test_types_under_other_settings_of_jax(method, setting):
-  """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)
   models = [exactness.table_model(exactness.random_table(rng, 5))
             for _ in range(2)]

@@ -110,7 +110,6 @@ def check_log_probs(tokens, valid, log_probs, greedy):
 
 
 def test_jitted_scanned_and_mapped():
-  """One program for the whole loop, over several keys at once."""
   def loop(key):
     run = dj.begin(key, PROMPTS, np.array(LENGTHS), **arguments(TREE))
     run, infos = jax.lax.scan(lambda run, _: dj.step(run), run, length=NEW)
@@ -128,7 +127,6 @@ def test_jitted_scanned_and_mapped():
 
 
 def test_a_step_of_ones_own_program():
-  """The run goes in and out of `jax.jit`, and is not used up."""
   run = begin(TREE)
   step = jax.jit(dj.step, static_argnames="log_probs")
   (after, info), (expected, told) = (

@@ -156,7 +156,6 @@ def test_logits_processors():
 
 
 def test_rewards_of_texts():
-  """Words by their bytes, beside any method."""
   pieces = [bytes([i % 256]) for i in range(VOCAB)]
   reward = dj.constraints.lexical()
   words = dj.constraints.vocabulary(pieces)
@@ -253,7 +252,6 @@ def test_other_digits_for_whom_asks_for_them():
 @pytest.mark.parametrize("optimizer, rounds", [
     ("adamw", False), ("muon", True)])
 def test_training(optimizer, rounds):
-  """An iteration of Muon is made for products of few digits."""
   config = configs.get_config("smoke")
   config.optimizer = optimizer
   objective = training_steps.objective(
@@ -277,7 +275,6 @@ def _on_a_mesh(config, method=RSD_S):
 
 
 def test_on_a_mesh(monkeypatch):
-  """Rows and heads are divided by marks that all compilers know."""
   monkeypatch.setattr(memory, "host_memory", lambda: 1)
   trace = _on_a_mesh(LLAMA)
   with pytest.raises(launch.UserError, match="needs at least .* there are "):

@@ -10,7 +10,6 @@ from decoding_jax import metrics
 
 
 def test_ratio():
-  """Of sums, not of rows; on devices; of nothing."""
   assert metrics.ratio([1, 9], [1, 3]) == 2.5
   assert metrics.ratio(jnp.array([1, 9]), jnp.array([1, 3])) == 2.5
   assert math.isnan(metrics.ratio([0, 0], [0, 0]))
@@ -108,7 +107,6 @@ def test_deviation_under_the_null_is_standard_normal():
 
 
 def test_deviation_of_special_rows():
-  """Equal ones, a constant gap without noise, and one row."""
   assert metrics.deviation([1, 2], [3, 4], [1, 2], [3, 4]) == 0
   assert metrics.deviation([2, 2], [1, 1], [1, 1], [1, 1]) == math.inf
   assert math.isnan(metrics.deviation([1], [1], [2], [1]))

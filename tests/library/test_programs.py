@@ -39,7 +39,6 @@ def generate(width, depth):
 
 
 def test_many_methods_have_bounded_mappings(alone, monkeypatch):
-  """As a notebook that calls one method after the other."""
   generate(1, 1)  # What all methods share is compiled.
   before = programs.num_mappings()
   if not before:

@@ -110,7 +110,6 @@ def test_texts_have_it_in_16_bits_without_native_kernels(number):
 
 @pytest.mark.long
 def test_control_wrong_positions_in_16_bits():
-  """What is no rounding is not taken for it."""
   case = draw(FIXED_SEED, 0, dtypes=("bfloat16",))
   target = case.models.target
   wrong = target._replace(forward=lambda params, tokens, positions, *rest: (

@@ -281,7 +281,6 @@ def test_gumbel_top_k_draws_without_replacement():
 
 
 def test_gumbel_top_k_marks_tokens_of_no_mass():
-  """Also beside a certain token."""
   scores, tokens = draw(1, PROBS, len(PROBS), 100)
   assert (np.sort(tokens) == np.arange(len(PROBS))).all()
   np.testing.assert_array_equal(np.isneginf(scores), tokens == 1)

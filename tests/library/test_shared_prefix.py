@@ -82,7 +82,6 @@ def test_in_a_queue():
 
 @pytest.mark.long
 def test_in_chunks_and_in_caches_that_grow(monkeypatch):
-  """The sizes of caches do not show, and those of chunks do not."""
   monkeypatch.setattr(prefill, "CHUNK", 2)
   monkeypatch.setattr(cache_growth, "_ROOM", 0)
   monkeypatch.setattr(cache_lib, "_STEP", 2)

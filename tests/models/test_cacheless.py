@@ -32,7 +32,6 @@ def test_texts_are_those_of_the_model_with_a_cache():
 
 
 def test_a_recurrent_network_decodes_greedily():
-  """Of Flax; it knows nothing of positions, masks or trees."""
   class Network(nn.Module):
     @nn.compact
     def __call__(self, tokens):

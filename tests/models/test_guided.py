@@ -59,7 +59,6 @@ def test_distributions_of_contrastive_decoding_and_proxy_tuning():
 
 
 def test_a_mixture_is_a_draft():
-  """Its distribution is that of two drafts by weight."""
   (_, *lms), (_, *params) = models()
   draft = guided.mixture(lms, (1, 3))
   assert draft is guided.mixture(tuple(lms), (1, 3))

@@ -278,7 +278,6 @@ def test_workdir_records_settings_and_every_start(tmp_path):
 
 @pytest.mark.parametrize("name", ["rsd", "rsd.py", "configs/rsd.py"])
 def test_configs_have_names_outside_of_the_clone(python, name, tmp_path):
-  """As after an installation, where there is no such file."""
   got = python("-c", "from experiments.app import launch\n"
                "config = launch.define_config('rsd', '')\n"
                "launch.run(lambda: print(launch.config(config).prompts))",
@@ -345,7 +344,6 @@ def test_timings_of_two_environments_do_not_mix(tmp_path, monkeypatch, changes,
 
 
 def test_workdir_of_other_settings_is_refused(tmp_path):
-  """But for those that are free to change."""
   first = {"a": {"b": 1, "c": 2}, "z": 3, "lengths": [2]}
   results_store.open_workdir(tmp_path, first)
   before = (tmp_path / results_store.RUN).read_text()

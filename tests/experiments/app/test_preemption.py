@@ -76,7 +76,6 @@ def test_what_computes_for_ever_ends(way, tmp_path):
 
 
 def test_what_is_held_is_written_before(tmp_path):
-  """It takes longer than what else is waited for."""
   result, seconds = _stopped(tmp_path, _LATE)
   assert result == [{"cell": 1}, {"cell": 2}]
   assert seconds > 2

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import pathlib
 import sys
 import types
 
@@ -15,6 +17,7 @@ from experiments.scoring import text_metrics
 from models.text import tokenizer_files, tokenizers
 from support.tiny_tasks import jsonl, make_config, make_pair
 
+_DATA = os.environ.get("DECODING_JAX_DATA", "")
 # A record of each task as its files have it, and what its prompt ends with.
 _RECORDS = {
     "xsum": ({"document": "A long day.", "summary": "Day.", "id": "1"},
@@ -351,6 +354,30 @@ def test_configs_of_the_paper(make, presets, chat_):
     make("1t,xsum")
   with pytest.raises(ValueError, match="'' is not one of xsum"):
     make(presets.split(",")[0])
+
+
+@pytest.mark.skipif(not pathlib.Path(_DATA, "prompts").is_dir(),
+                    reason="DECODING_JAX_DATA names no folder of public files")
+@pytest.mark.parametrize("task, name, count", [
+    ("spec_bench", "prompts/spec_bench_question.jsonl", 480),
+    ("mt_bench", "prompts/mt_bench_question.jsonl", 80),
+    ("humaneval", "prompts/HumanEval.jsonl.gz", 164),
+    ("mbpp", "prompts/mbpp.jsonl", 974),
+    ("gsm8k", "prompts/gsm8k_test.jsonl", 1319),
+    ("dolly", "prompts/dolly_151.jsonl", 151),
+    ("wmt18_de_en", "prompts/wmt_ende_1000.json", 1000),
+    ("text", "text/tinystories_1000.json", 40),
+    ("text", "text/wikitext2_valid.txt", 40),
+])
+def test_public_files(task, name, count, pair):
+  limits = {} if task == "text" else {"longest_prompt": 512,
+                                      "too_long": "left"}
+  config = make_config(task, pathlib.Path(_DATA) / name, **limits)
+  config.prompts = count
+  got = prompt_tasks.load(config, pair)
+  assert len(got.prompts) == count
+  assert max(map(len, got.prompts)) <= 512
+  assert got.references is None or all(got.references)
 
 
 def test_a_task_of_ones_own(pair, tmp_path, monkeypatch):

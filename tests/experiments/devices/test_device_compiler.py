@@ -50,7 +50,6 @@ def test_weights_of_other_devices_are_not_as_stored(folders):
 
 
 def test_an_estimate_from_configs_alone(python, folders, tmp_path):
-  """Without a compiler, a tokenizer or parameters."""
   for name, folder in zip(("target", "draft"), folders):
     (tmp_path / name).mkdir()
     shutil.copy(f"{folder}/config.json", tmp_path / name)

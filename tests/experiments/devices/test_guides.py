@@ -65,7 +65,6 @@ def test_errors(pair, spec, error):
 
 
 def test_what_has_one_target(pair, folders):
-  """A mesh, a head, and a method that needs no amateur."""
   on_mesh = mesh.with_params(model_pair.open_pair(*folders),
                              mesh_shapes.make((1, 1)))
   for other, message in (

@@ -84,7 +84,6 @@ def test_weights_and_caches_are_exact(scan, weights):
     (dj.methods.prompt_lookup(3, 2), 0), (dj.methods.suffix(5, 3), 0)],
                          ids=lambda x: getattr(x, "name", ""))
 def test_drafters_without_a_model(method, carried):
-  """The draft model is not counted, nor distributions of drafts."""
   pair = pair_of(tiny.LLAMA, tiny.OPT)
   both, alone = (memory_estimate.estimate(x, [method.sampled], 3, 5, 40)
                  for x in (pair, pair._replace(draft=None, draft_params=None)))

@@ -48,7 +48,6 @@ def counts(record):
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
 def test_same_tokens_as_on_one_device(runs, mesh):
-  """The same models are read from their folders onto each mesh."""
   assert_same(runs[mesh])
 
 
@@ -110,7 +109,6 @@ def test_experts_of_which_each_device_has_some_whole(runs):
 
 
 def test_a_draft_that_all_devices_have(runs):
-  """Its layers exchange nothing; the texts are the same."""
   whole, split = runs["2x4 of a whole draft"], runs["2x4"]
   assert_same(whole)
   # Two of the layers, which are scanned, a level.
@@ -237,7 +235,6 @@ def test_parameters_of_other_architectures():
     (dict(num_experts=60, hidden_dim=1408), 8, False),
     (dict(num_experts=8, hidden_dim=30), 8, True)])
 def test_experts_are_whole_if_their_parts_fill_no_tiles(config, size, whole):
-  """And of units that do not divide."""
   config = dataclasses.replace(tiny.MIXTRAL, num_heads=8, num_kv_heads=8,
                                scan_layers=True, **config)
   sharding.check(config, size)

@@ -69,7 +69,6 @@ def check_greedy(pair, greedy, method=METHOD):
 
 @pytest.mark.long
 def test_layers_of_the_target_share_its_parameters(target, greedy):
-  """They need no memory, and count as the part that they are."""
   pair = open_(target, "layers:1")
   assert pair.draft_params is pair.target_params
   assert 1 / 3 < pair.parameter_ratio < 1
@@ -102,7 +101,6 @@ def test_the_target_with_a_view_of_its_own_cache(target, greedy):
 
 @pytest.mark.long
 def test_the_next_token_module_of_the_target(folders, tmp_path):
-  """In the target's own folder, alone and on a mesh."""
   config = checkpoints.load_config(folders[0])
   params = tiny.init(jax.random.key(0), config)
   layer = mtp.Config(mtp.layer_of(config))
@@ -246,7 +244,6 @@ def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind, share):
 @pytest.mark.parametrize("given,narrow", [
     ({}, True), ({"draft_weights": "dtype"}, False)])
 def test_a_head_that_is_saved_in_8_bits(target, tmp_path, given, narrow):
-  """Its matrices are computed with as they are saved."""
   pair = open_(target, save_head(tmp_path / "head", target, "int8"), **given)
   assert has_matrices(pair.draft_params) == narrow
   assert not has_matrices(pair.target_params)
@@ -259,7 +256,6 @@ def test_a_packaged_model_has_a_shipped_drafter():
 
 
 def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
-  """One file in the folder of kinds is all that a new one needs."""
   page = (helpers.REPOSITORY / "docs/drafts.md").read_text()
   code, = re.findall(r"```python\n(# drafts/bigrams\.py.*?)```", page, re.S)
   (tmp_path / "bigrams.py").write_text(code)
@@ -279,7 +275,6 @@ def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_several_draft_models(target, draft, greedy):
-  """Each has its own tokens or none; alone and on a mesh."""
   name = f"layers:1,{draft},lookup"
   method = dj.methods.specinfer(1, 2, models=3)
   pair = open_(target, name)

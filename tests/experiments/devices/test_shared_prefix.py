@@ -25,7 +25,6 @@ def test_length_is_rounded_down(common, expected):
 
 
 def test_each_prompt_keeps_a_token_of_its_own():
-  """The last token of a prompt is never shared, nor is padding."""
   assert shared_prefix.length(np.ones((2, 90), int), np.array([64, 90])) == 32
   assert shared_prefix.length(np.ones((2, 90), int), np.array([65, 90])) == 64
 

@@ -160,7 +160,6 @@ def finished(process, status=0):
 
 
 def test_cycles_of_a_kernel_and_of_an_entry():
-  """A loop of two bundles runs four times; the others do once."""
   text = """
      0   :  { %s0 = sld [smem:[#allocation0]] }
    0x1 LB: > { %s1 = sadd.s32 1, %s2 }
@@ -247,7 +246,6 @@ def test_a_generation_is_compiled(arguments):
 
 @NEEDS_COMPILER
 def test_experts_are_compiled_but_not_counted(tmp_path):
-  """How many turns their loop takes nobody knows ahead."""
   tokenizer = tokenizers.load(launch.model_folder("python-draft"))
   config = dataclasses.replace(tiny.MIXTRAL, dim=256, hidden_dim=256,
                                vocab_size=tokenizer.get_vocab_size())

@@ -164,7 +164,6 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
 
 
 def test_seconds_of_each_prompt_and_of_its_baseline():
-  """Of two prompts, the second of which is decoded first."""
   def out(*tokens):
     stats = types.SimpleNamespace(emitted=np.array(tokens))
     return types.SimpleNamespace(stats=stats, lengths=tokens)

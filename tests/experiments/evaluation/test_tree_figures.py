@@ -24,7 +24,6 @@ def test_a_position_that_was_never_reached_has_no_rate():
 
 
 def test_speed_up_is_paired_by_prompt():
-  """Prompts that differ a hundredfold have an equal speed-up."""
   result = tree_figures.main({
       **CHAIN, "seconds": [0.5, 5.0, 50.0], "plain_seconds": [1.0, 10.0, 100.0]
   }, 0)

@@ -54,7 +54,6 @@ def test_figures_of_a_record():
 
 
 def test_mbsu_where_no_model_drafts():
-  """However deep its tree, only the target is read."""
   record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4}
   got = tree_figures.of_record(record, 0.1)
   assert got["mbsu"] == got["block_efficiency"]
@@ -92,7 +91,6 @@ def test_the_distance_from_plain_decoding(log_prob, distance):
 
 
 def test_drafters_are_compared(tmp_path):
-  """One without the larger trees has empty cells."""
   cells = _cells()
   points = {("budget", 6): ["rsd_c(2-2)"], ("budget", 8): ["speculative(3)"]}
   trees = {"few": tree_tables.best(cells, {("budget", 6): ["rsd_c(2-2)"]}),

@@ -55,7 +55,6 @@ def test_thinking_of_so_many_tokens(applied):
 
 
 def test_momentum_that_forbids_repetitions(applied):
-  """The resistance is larger than any probability."""
   pair = applied(momentum="2", eos_id=())
   out = tiny.generate(dj.methods.autoregressive(), tiny.Models(
       tiny.Model(pair.target, pair.target_params), None), new=NEW,
@@ -88,7 +87,6 @@ def test_without_flags_the_pair_is_as_it_was(applied, folders):
     ("json_schema", '{"enum": ["ab"]}', {'"ab"'}),
     ("choices", "x1\nx2\n\nyy\n", {"x1", "x2", "yy"})])
 def test_what_a_completion_must_be(applied, tmp_path, flag, text, texts):
-  """A regular expression, a schema in a file, or a line of one."""
   path = tmp_path / "file"
   path.write_text(text)
   written, ended = completion(applied(**{flag: str(path) if text else
@@ -98,7 +96,6 @@ def test_what_a_completion_must_be(applied, tmp_path, flag, text, texts):
 
 @pytest.mark.long
 def test_a_grammar_in_a_file(applied, tmp_path, capsys):
-  """In both languages; brackets are matched."""
   pytest.importorskip("llguidance")
   pytest.importorskip("xgrammar")
   path = tmp_path / "grammar"
@@ -179,7 +176,6 @@ def test_patterns_that_are_complete_at_the_budget(applied, engine):
 
 @pytest.mark.long
 def test_no_token_twice(applied):
-  """The automaton allows two, and is kept when both were there."""
   pair = applied(regex="[xy]{2}", no_repeat_ngram_size="1",
                  presence_penalty="1.5", frequency_penalty="0.5")
   text, ended = completion(pair)

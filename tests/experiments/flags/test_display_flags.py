@@ -63,7 +63,6 @@ def begins(text, ids, tokenizer, settled):
 @pytest.mark.parametrize("prompt", [0, 3])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_what_is_settled_stays(name, prompt):
-  """Whatever follows; and what is held back is the end alone."""
   tokenizer = TOKENIZERS[name]()
   rng, size = np.random.default_rng(0), tokenizers.size(tokenizer)
   held = 0
@@ -136,7 +135,6 @@ def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
 
 
 def test_a_pause_of_the_compiler_is_not_in_the_rate():
-  """And the last part, which has no token of its own, is no step."""
   took = display_flags.took([0.0, 3.0, 3.1, 3.2, 7.2, 7.3, 7.3],
                             [5, 7, 9, 11, 13, 13])
   assert took == "20.0 tokens/s after the first step, 7.3 s with compilation"

@@ -61,7 +61,6 @@ def test_other_versions_are_installed_anew(commands, monkeypatch):
 
 
 def test_an_engine_is_built_for_the_cpu(commands, monkeypatch):
-  """And anew, where the CPU is another one."""
   [name] = [x for x in OWN if engines.ENGINES[x].built]
   engines.prepare(name)
   monkeypatch.setitem(engines._CMAKE, "", "-DGGML_NATIVE=OFF -DOTHER=ON")

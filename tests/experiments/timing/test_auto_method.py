@@ -99,7 +99,6 @@ def choose(monkeypatch, pair, sampling=dj.Sampling(), **options):
 
 
 def test_a_choice_for_two_models(monkeypatch):
-  """A draft that is the target: all that it drafts is accepted."""
   monkeypatch.setattr(auto_method, "_CANDIDATES", {("model", True): (
       "speculative(3)", "shared_budget(2, 3, 2)", "prompt_lookup(2)")})
   model = tiny.llama_models().target

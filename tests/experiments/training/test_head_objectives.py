@@ -231,7 +231,6 @@ def test_heads_that_draft_all_tokens(name):
 
 
 def test_features_are_compared_with_those_of_the_target():
-  """The loss of FSPAD: distributions, and ten times the features."""
   head, params, tokens = made("fspad")
   _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)

@@ -58,7 +58,6 @@ def test_places_without_weight_do_not_count(logits, name):
 
 
 def test_smooth_l1():
-  """Half of the square up to 1, and then as steep as there."""
   gaps = np.array([[0, .5, 1, -3]])
   weights = np.array([[1, 3]])
   both = np.stack([gaps, 2 * gaps], axis=1)

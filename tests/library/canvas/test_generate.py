@@ -168,7 +168,6 @@ EXAMPLES = [getattr(canvas.methods, name)(**sizes) for name, found in
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
 @pytest.mark.parametrize("method", EXAMPLES, ids=lambda m: m.name)
 def test_types_under_other_settings_of_jax(network, method, setting):
-  """They are traced; nothing is compiled."""
   lm, params = network
   filtered = canvas.filters.init(jax.random.key(0), 4)
 

@@ -47,7 +47,6 @@ def test_conforms_to_one_forward_a_prefix(shifted):
 
 @pytest.mark.parametrize("shifted", [False, True])
 def test_a_model_verifies_its_own_blocks(shifted):
-  """Greedy, token for token a canvas with blocks of one token."""
   model = masked(shifted)
   prompts, lengths = np.arange(4)[:, None] + 1, np.ones(4, np.int32)
   slow = dj.canvas.generate(

@@ -72,7 +72,6 @@ def test_free_dave_is_lossless_with_fewer_forwards(temperature):
 @pytest.mark.parametrize("method, drafts", [
     (METHODS.threshold(least=0.5), 2), (METHODS.static(tokens=2), 1)])
 def test_free_dave_of_another_method_and_of_one_draft(method, drafts):
-  """One draft is the method itself."""
   base = toys.fill(method)
   out = toys.fill(dj.canvas.with_drafts(method, drafts))
   np.testing.assert_array_equal(out.tokens, base.tokens)

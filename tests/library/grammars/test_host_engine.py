@@ -188,7 +188,6 @@ def test_a_row_alone_in_a_batch_and_in_the_queue():
 
 
 def test_each_forward_calls_the_host_twice(monkeypatch):
-  """However many rows there are, and nodes in a tree."""
   calls = []
   monkeypatch.setattr(host_engine, "_mask", lambda texts, text: (
       calls.append(text), np.uint32([2**V - 1]))[1])
@@ -202,7 +201,6 @@ def test_each_forward_calls_the_host_twice(monkeypatch):
 
 
 def test_tokens_mapped_over_any_number_of_axes():
-  """Brackets of each token, read after the empty text."""
   grammar, tokens = counting(), jnp.int32([1, 2, 5, 4] * 6)
   advance = lambda token: processors.host_grammar().advance(
       grammar, jnp.int32(host_engine.START), token)

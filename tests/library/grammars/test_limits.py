@@ -178,7 +178,6 @@ def test_windows_are_limited(make):
 
 @pytest.mark.parametrize("size", [1, 3, 17, 40])
 def test_sequences_of_any_size(size):
-  """Long ones are compared in a loop."""
   processor = dj.processors.no_repeat_ngram(size, 5, 100)
   text = [i % 4 for i in range(60)]
   state = processor.init(())

@@ -229,7 +229,6 @@ def test_norms_of_what_is_no_number_or_large():
 
 
 def test_derivatives():
-  """Of norms, attention and normalizers."""
   x, scale = _x(6, 3), jnp.linspace(0.5, 2.0, 6)
   slopes = [jax.grad(lambda x, scale: (
       f(x, scale, epsilon=1e-5, plus_one=True)**3).sum(), (0, 1))(x, scale)
@@ -320,7 +319,6 @@ def test_attention(dtype, cap, windowed, sizes):
 
 
 def test_attention_of_many_queries_to_those_before():
-  """Each tile reads what its own queries see."""
   q, parts = _attention((2, 1, 16, 1, 200, 3, 200), "float32")
   keys, values, _ = parts[1]
   causal = jnp.tril(jnp.ones((200, 200), bool))[None]
@@ -334,7 +332,6 @@ def test_attention_of_many_queries_to_those_before():
 
 
 def test_attention_to_one_stretch_and_with_large_scores():
-  """These have the weight of one token."""
   q, parts = _attention(ATTENTIONS[2], "float32")
   large, others = _attention((1, 1, 8, 1, 2, 3, 70), "float32")
   for case in ((q, parts[1:]), (100 * large, others)):
@@ -403,7 +400,6 @@ def test_draws_are_those_of_xla(size, k):
 
 
 def test_all_gumbels():
-  """In the whole range, with as many digits as those of XLA."""
   key, size = jax.random.key(3), 200_000
   gumbels = np.float64(random.gumbel(key, size))
   values, tokens = bindings.gumbel_top_k(
@@ -465,7 +461,6 @@ def test_without_a_compiler_xla_computes(compiler, no_library, monkeypatch,
 
 def test_nothing_is_compiled_within_a_trace(no_library, monkeypatch, tmp_path,
                                             caplog):
-  """What is traced is left to XLA, and the user is told once."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   monkeypatch.setattr(build, "_LOG", None)  # It would tell that it compiles.
   results = []

@@ -167,7 +167,6 @@ def test_a_compiler_that_is_none_is_one_printable_line(
 
 def test_what_holds_for_the_process_is_told_once(no_library, monkeypatch,
                                                  caplog):
-  """A trace that asks first, and then the user."""
   monkeypatch.setenv("CXX", '"')
   for is_tracing in True, False:
     monkeypatch.setattr(bindings, "is_tracing", lambda: is_tracing)
@@ -201,7 +200,6 @@ def test_libraries_depend_on_contents(fast, monkeypatch, tmp_path):
 
 @pytest.mark.long
 def test_the_compiler_warns_of_nothing(tmp_path):
-  """With few optimisations, which takes less time."""
   command = build._command(build._compiler())
   made = subprocess.run(
       [*command, "-O1", "-o", str(tmp_path / "made.so")], check=True,
@@ -210,7 +208,6 @@ def test_the_compiler_warns_of_nothing(tmp_path):
 
 
 def test_the_program_compiles_them():
-  """Or finds what is there, which it names."""
   process = helpers.start("-m", "decoding_jax.kernels.cpu.build")
   output, errors = process.communicate(timeout=120)
   assert process.returncode == 0, errors

@@ -28,7 +28,6 @@ def test_matmul_is_a_product_with_the_transpose(dtype, rows, length,
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("windowed", [False, True])
 def test_attention_to_keys_that_rows_share(dtype, windowed, monkeypatch):
-  """As if each row had them; some queries see none of them."""
   rows, heads, groups, tokens, channels, shared, slots = 3, 2, 2, 4, 8, 70, 9
   rng = np.random.default_rng(0)
   draw = lambda *shape: jnp.asarray(2 * rng.standard_normal(shape), dtype)
@@ -100,7 +99,6 @@ def test_one_query_beside_another_gives_the_same(dtype):
     ((2, 4, 1, 1, 16, 96), "bfloat16", 0.0, False),
     ((1, 1, 1, 130, 8, 40), "float32", 0.0, True)])
 def test_attentions_are_merged(sizes, dtype, cap, windowed, monkeypatch):
-  """Of a prefix that may be empty, in one block and in several."""
   rows, heads, groups, tokens, channels, slots = sizes
   rng = np.random.default_rng(0)
   draw = lambda *shape: jnp.asarray(2 * rng.standard_normal(shape), dtype)

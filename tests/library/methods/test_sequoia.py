@@ -35,7 +35,6 @@ def test_equal_numbers_are_rsd_c():
 
 
 def test_parents_and_order_of_children():
-  """The tree of one row whose drafts are certain of their order."""
   drafter = expanders.static_tree(LOPSIDED, dj.Draws.ARBITRARY)
   probs = np.log(np.array([.4, .3, .2, .1], np.float32))
   tokens, parents, valid, _ = drafter.expand(

@@ -73,7 +73,6 @@ def test_momentum_equals_plain_python(resistance, k, most):
 
 
 def test_momentum_without_resistance_is_greedy():
-  """As long as nothing is repeated too much."""
   long = processors.momentum(V, 4 + NEW, resistance=0.0, max_match=4 + NEW)
   assert run(long) == greedy(lambda prompt, text, probs: probs)
   # Where all repeat it takes the most probable: token 0 follows itself alone.

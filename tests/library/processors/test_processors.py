@@ -91,7 +91,6 @@ def test_joint_distribution_with_a_drafter_that_may_draft_anything():
 
 @pytest.mark.long
 def test_control_the_states_of_other_branches_fail(monkeypatch):
-  """A node whose parent is taken to be the node before it."""
   monkeypatch.setattr(model_wrapper, "_parents", lambda above: jnp.where(
       above.any(axis=-1), jnp.arange(above.shape[1]) - 1, -1))
   # A new processor, so that no program compiled with this is used elsewhere.
@@ -124,7 +123,6 @@ GREEDY = [
 @pytest.mark.cases(1)
 @each(GREEDY)
 def test_greedy_texts_of_an_automaton(method):
-  """Of prompts of three lengths, the shortest being one token."""
   following = machine(6, tiny.LLAMA.vocab_size)
 
   def process(prompt, text, logits):
@@ -144,7 +142,6 @@ def test_greedy_texts_of_an_automaton(method):
 
 
 def test_greedy_texts_without_repetitions():
-  """Tokens of the prompt count as well."""
   def process(prompt, text, logits):
     seen = np.isin(np.arange(len(logits)), prompt + text)
     return np.where(seen, np.where(logits > 0, logits / 1.7, logits * 1.7),
@@ -241,7 +238,6 @@ def test_only_the_last_tokens_count():
 
 
 def test_no_end_before_so_many_tokens():
-  """The automaton in the chain has no say: it allows everything."""
   vocab_size = tiny.LLAMA.vocab_size
   plain = tiny.generate(CHAIN, tiny.llama_models(), eos_id=(3, 5))
   ends = np.asarray(plain.lengths) - tiny.LENGTHS
@@ -368,7 +364,6 @@ def test_processors_that_fit_no_model():
 
 
 def test_under_jit_a_processor_is_traced():
-  """Another automaton of the same size compiles nothing."""
   @jax.jit
   def run(key, params):
     model = dj.processors.apply(processors.automaton(), params,

@@ -54,7 +54,6 @@ def test_another_constraint_is_not_compiled_anew():
 
 
 def test_control_tokens_that_are_not_valid_change_nothing():
-  """True of the reward that all other tests are made with."""
   reward, tokens = tiny.table_reward(), jnp.array([3, 1, 4])
   state = reward.init(1.0, None, jnp.array([1, 5]), 1)
   none = reward.advance(1.0, None, state, tokens, jnp.zeros(3, bool))
@@ -65,7 +64,6 @@ def test_control_tokens_that_are_not_valid_change_nothing():
 
 @pytest.mark.parametrize("constraints", [None, jnp.zeros((2, 0))])
 def test_a_reward_without_constraints(constraints):
-  """The length of the text, as a user may write it."""
   length = dj.Reward(
       init=lambda params, constraint, prompt, length: length,
       advance=lambda params, constraint, state, _, valid: state + valid.sum(),

@@ -51,13 +51,11 @@ def test_texts_are_those_of_full_caches(method, sizes):
 
 
 def test_what_has_no_text_in_a_cache_needs_none_for_it(sizes):
-  """Beams have their texts in a block."""
   run(dj.methods.beam_search(2))
   assert not sizes
 
 
 def test_control_caches_that_do_not_grow(sizes, monkeypatch):
-  """Steps that do not ask for room overwrite the prefix."""
   expected = run(METHODS[0])
   assert sizes
   monkeypatch.setattr(cache_lib, "capacity", lambda cache: None)
@@ -76,7 +74,6 @@ def test_a_small_budget_has_one_size():
 
 
 def test_one_program_has_one_size(sizes):
-  """Also where no argument of it is traced."""
   model, keys = tiny.llama_models().target, jax.random.split(jax.random.key(0),
                                                              3)
   generated = lambda keys: dj.generate(

@@ -138,7 +138,6 @@ def test_caches_of_rows_that_are_refilled():
 
 
 def test_nobody_waits_for_the_longest():
-  """One text of nine tokens, and seven of one, two at a time."""
   # Each token is followed by the one below it.
   model = tiny.Model(*exactness.table_model(np.eye(10)[np.arange(-1, 9) % 10]))
   run = lambda starts, rows: tiny.generate(

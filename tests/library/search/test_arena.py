@@ -79,7 +79,6 @@ def test_fewer_tokens_than_children_and_texts_worth_nothing():
 
 
 def test_a_star_of_transformers():
-  """Slots, masks and positions; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.a_star(2, 3, 5)
   out = cdlh.transformers(method, models)
   expected = [arena_reference.a_star(row, 2, 3, 5)
@@ -225,7 +224,6 @@ def test_pg_td_of_transformers():
     dj.methods.a_star(1, 2, 3), dj.methods.pg_td(1, 2)],
                          ids=lambda x: x.name)
 def test_without_a_choice_it_is_greedy(method):
-  """And the log-probabilities are those of the model."""
   out = run(method)
   expected = run(dj.methods.autoregressive())
   np.testing.assert_array_equal(out.tokens, expected.tokens)
@@ -233,7 +231,6 @@ def test_without_a_choice_it_is_greedy(method):
 
 
 def test_a_budget_of_one_token():
-  """Then the children of the root are all texts that there are."""
   rows = rows_of(SHARES, new=1)
   best = [max(arena_reference.ranked(row.target(row.prompt), 2),
               key=lambda x, row=row: row.value([*row.prompt, x]))

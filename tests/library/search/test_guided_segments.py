@@ -116,7 +116,6 @@ def test_counts():
 
 
 def test_more_samples_approach_the_tilted_distribution():
-  """Of a segment: total variation falls with n."""
   target = texts(TARGET, 0, STEPS)
   tilted = {x: p * np.exp(BETA * worth(x)) for x, p in target.items()}
   total = sum(tilted.values())

@@ -138,7 +138,6 @@ def test_diverse_beams_equal_brute_force(groups, diversity):
 
 
 def test_best_of_n_draws_samples_of_the_distribution():
-  """Two samples are independent, and the better one is the text."""
   distributions = table(8)
   probs = texts(distributions, 0)
   values = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)

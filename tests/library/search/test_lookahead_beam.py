@@ -41,7 +41,6 @@ def test_equals_plain_python(sizes):
 
 
 def test_transformers_equal_plain_forwards():
-  """Slots, masks and positions; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.deal(2, 2, 2)
   out = cdlh.transformers(method, models)
   assert tiny.texts(out, tiny.LENGTHS) == [
@@ -66,7 +65,6 @@ def test_without_a_reward_it_is_beam_search():
 
 
 def test_fewer_texts_than_beams():
-  """A budget of one token, of which there are two; none is NaN."""
   out = cdlh.run(dj.methods.deal(5, 2, 2), new=1)
   assert tiny.texts(out, cdlh.LENGTHS) == [
       deal(row, 5, 2, 2, 1.0) for row in cdlh.rows_of_tables(new=1)]

@@ -83,7 +83,6 @@ def unbiased(probs, factor, out):
 
 @pytest.mark.parametrize("threshold", [1.0, 0.0])
 def test_weights_of_particles_are_unbiased(threshold):
-  """With resampling at every level, and with none."""
   distributions = table(0)
   probs = texts(distributions, 0)
   out = draw(dj.methods.particles(3, resample_below=threshold), distributions,
@@ -155,7 +154,6 @@ def test_a_constraint_weighs_by_the_mass_it_leaves():
 
 
 def test_no_text_is_allowed():
-  """Weights are 0, and nothing is NaN."""
   method = dj.methods.particles(3, 0.0, 1.0, dj.LogitsProcessor(
       lambda params: jnp.int32(0), lambda params, state, token: state,
       lambda params, state, logits: jnp.full_like(logits, -jnp.inf)))

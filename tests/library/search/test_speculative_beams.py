@@ -109,7 +109,6 @@ def test_relaxed_verification_of_the_target_itself_is_strict():
 
 
 def test_relaxed_verification_is_lossy_and_accepts_more():
-  """Its scores are those of its texts all the same."""
   rng = np.random.default_rng(4)
   target = exactness.random_table(rng, 13)
   draft = 0.4 * target + 0.6 * exactness.random_table(rng, 13)

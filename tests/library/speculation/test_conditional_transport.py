@@ -138,7 +138,6 @@ def test_texts_of_beams_with_one_sample(width, depth, peeks):
 
 
 def test_beams_with_one_sample():
-  """How many children nodes have is known before they are drawn."""
   probs = jnp.log(jnp.array([[0.5, 0.1, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0]]))
   state = beam.Beam(jnp.log(jnp.array([0.7, 0.3])), jnp.zeros(2))
   tokens, parents, result = jax.vmap(lambda key: beam.with_one_sample(

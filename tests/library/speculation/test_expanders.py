@@ -88,7 +88,6 @@ def check_tree(tree, layout):
 
 @EACH
 def test_trees_on_a_table(name):
-  """Siblings are distinct, if not of independent paths."""
   drafter, distributions = DRAFTERS[name], table()
   tree = grow_on_table(drafter, distributions)
   check_tree(tree, drafter.layout)
@@ -125,7 +124,6 @@ def test_less_support_than_siblings(name):
 
 @EACH
 def test_a_certain_distribution(name):
-  """One path of mass 1; all else is invalid, or a twin of it."""
   drafter, size = DRAFTERS[name], 5
   tree = grow_on_table(drafter, np.roll(np.eye(size), 1, axis=1))
   check_tree(tree, drafter.layout)

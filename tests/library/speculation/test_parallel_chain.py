@@ -56,7 +56,6 @@ def test_greedy_rounds_are_those_of_plain_python(alike):
 
 
 def test_a_row_does_not_depend_on_the_others():
-  """In a batch, in a queue, in another order."""
   rounds_of_tables.check_rows(METHOD)
 
 
@@ -98,7 +97,6 @@ def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():
 
 
 def test_a_drafter_that_is_the_target_is_accepted_always():
-  """One token in the first round, `DEPTH` in each of the others."""
   target, _ = exactness.random_tables(V)
   result = dj.testing.check(METHOD, target, target, rows=100, length=1 + DEPTH)
   assert result.target_calls == 2

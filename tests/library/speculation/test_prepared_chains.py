@@ -66,7 +66,6 @@ def test_a_row_does_not_depend_on_the_others():
 
 @pytest.mark.parametrize("depth, guesses", [(1, 1), (2, 2), (2, (3, 1, 2))])
 def test_joint_distribution(depth, guesses):
-  """Five tokens: prepared chains and others are in them."""
   result = dj.testing.assert_exact(
       dj.methods.ssd(depth, guesses), *exactness.random_tables(V), rows=ROWS,
       length=LENGTH)

@@ -31,7 +31,6 @@ def test_joint_distribution_of_a_chain(zeros):
 
 
 def test_control_nodes_that_keep_their_chance(monkeypatch):
-  """As if the children of a rejected node had used up nothing."""
   monkeypatch.setattr(traversal.paths, "left_over",
                       lambda mass, accept: accept)
   target, draft = exactness.random_tables(3, 0, 0)
@@ -72,7 +71,6 @@ def test_searches_of_a_chain_agree(size, depth, find, other):
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("children", [CHAIN, ((2,), (2, 2))], ids=str)
 def test_expected_tokens(children):
-  """As enumerated, and more than node by node."""
   target, draft = (np.tile(probs, (3, 1)) for probs in (
       [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]))
   find = traversal.of_chain if children is CHAIN else traversal.of_tree
@@ -91,7 +89,6 @@ def test_expected_tokens(children):
 
 
 def test_nothing_drafted():
-  """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
   pair = verifiers.pair(expanders.gumbel_tree(()), traversal.verifier())
   dj.testing.assert_exact(dj.Method("none", pair, None), target, draft,

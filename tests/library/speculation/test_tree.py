@@ -69,7 +69,6 @@ def test_sizes_must_be_positive_integers(value):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_sizes_slices_depths_and_runs_of_a_layout(layout):
-  """Runs are levels of one shape."""
   assert tree_lib.depth(layout) == len(layout.widths)
   assert tree_lib.num_nodes(layout) == sum(layout.widths)
   assert tree_lib.max_branching(layout) == max((0, *layout.branching))

@@ -42,7 +42,6 @@ def test_joint_distribution_of_a_call(rule, draws, size, zeros, children):
 
 @pytest.mark.parametrize("rule", ["traversal", "layer"])
 def test_control_children_in_another_order(rule):
-  """Siblings drawn in one order, and tested in that of their ids."""
   target, draft = exactness.random_tables(V)
   trees = enumeration.fixed_trees(draft, ((2,),))
   tokens = np.array(trees.tree.tokens)
@@ -90,7 +89,6 @@ def test_equal_distributions_accept_a_leaf(method, length):
 @each([methods.rsd_s(2, 3, "layer"), methods.sequoia(UNEVEN, "conditional_ot"),
        methods.specinfer(expansion=(3, 1), verification="global_resolution")])
 def test_joint_distribution_of_texts(method):
-  """Of what is in no `EXAMPLES`."""
   # The weights of transport are computed anew at each node.
   rows, length = (2000, 3) if "global" in method.name else (ROWS, LENGTH)
   result = dj.testing.assert_exact(method, *exactness.random_tables(V),
@@ -162,6 +160,5 @@ def test_unknown_verification(make, name, known):
 
 
 def test_shared_budgets_take_no_sample_in_a_beam():
-  """It is a sample of what a dropped sibling leaves."""
   with pytest.raises(ValueError, match="draws=dj.Draws.ONE_IN_BEAM: one of"):
     drafters.shared(1, 2, 1, 1, Draws.ONE_IN_BEAM)

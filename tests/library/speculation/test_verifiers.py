@@ -60,7 +60,6 @@ def test_disjoint_supports_and_one_child(name):
 
 
 def test_without_replacement_accepts_most():
-  """Of two of two tokens always one."""
   _, some = enumerate_distribution("without replacement", *distributions(2, 0),
                                    2)
   np.testing.assert_allclose(some, 1, atol=TOLERANCE)

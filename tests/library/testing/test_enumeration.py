@@ -131,7 +131,6 @@ def test_shared_noise_decides_the_text_whatever_the_tree_is(noise_of):
 
 
 def test_control_a_choice_that_is_taken_for_a_sample():
-  """Of paths chosen greedily, as if the drafter had drawn them."""
   def choose(mass, draft, tokens, valid):
     return path_blocks.greedy(mass, draft, tokens, valid)._replace(law=draft)
 

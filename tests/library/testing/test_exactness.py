@@ -65,7 +65,6 @@ def test_main_tests_drafters_without_a_model(main):
 
 
 def test_main_tells_a_method_of_another_distribution(main):
-  """A beam is no sample."""
   status, output, errors = main("--method=beam_search(2)",
                                 "--rows=2000", "--length=2")
   assert status == 2, output

@@ -111,7 +111,6 @@ def test_scanned_and_unrolled_agree(tmp_path, folder, params):
 
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
 def test_folders_with_vectors_of_two_axes(tmp_path, folder, params, weights):
-  """As they were once written; their digests are the same."""
   old = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, params)
   checkpoints.save(tmp_path / "old", CONFIG, old)
   assert digests.read(tmp_path / "old") == digests.read(folder)
@@ -302,7 +301,6 @@ def test_metadata_that_lost_a_key(folder):
     ("colour", "red", r".*unknown \['colour'\]"),
     ("dim", ..., r".*\['dim'\] must be given")])
 def test_fields_that_cannot_be(folder, field, value, message):
-  """One that is `...` is left out."""
   _edit(folder, **{field: value})
   with pytest.raises(ValueError, match=f"config.json': {message}"):
     checkpoints.load(folder)

@@ -68,7 +68,6 @@ def test_a_lock_ends_with_an_error(tmp_path):
 
 
 def test_a_lock_file_that_was_removed_is_made_anew(tmp_path, monkeypatch):
-  """Its holder removed it between opening and locking."""
   path, opened = tmp_path / "lock", []
 
   def flock(file, how):

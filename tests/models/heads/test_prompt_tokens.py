@@ -37,7 +37,6 @@ def test_texts_have_the_distribution_of_the_target():
 
 
 def test_control_guesses_that_are_tested_by_matches_alone():
-  """At temperature 1 the most probable tokens are no samples."""
   drafter = drafters.ppd((2, 2, 1), 3, 1)
   pair = dj.Pair(drafter, verifiers.match())
   result, _ = head_states.fit(dj.Method("wrong", pair, None), models())

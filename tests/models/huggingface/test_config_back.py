@@ -112,7 +112,6 @@ def test_one_base_for_both_types_of_layers(tmp_path):
 
 
 def test_long_texts_with_factors_of_their_own(tmp_path):
-  """They are for all texts here, and so they are in the file."""
   config = llamas("llama", **{**_LONGROPE, "max_length": 128,
                               "rope_factor": 2.0})
   again = back(tmp_path, config)

@@ -416,7 +416,6 @@ def test_files_of_torch(tmp_path):
 
 
 def test_the_shipped_draft_in_transformers(tmp_path):
-  """Written here, it computes the same there; its tokenizer too."""
   folder = launch.model_folder("python-draft")
   checkpoints.export(folder, tmp_path / "hf")
   theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")

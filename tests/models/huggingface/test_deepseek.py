@@ -121,7 +121,6 @@ def test_blocks_of_eight_bits_times_their_scales(tmp_path):
 
 @pytest.mark.long
 def test_the_next_token_module(tmp_path, monkeypatch):
-  """In the target's own folder: latent attention, and experts."""
   config = dataclasses.replace(tiny.DEEPSEEK_3, query_scalar=0)
   monkeypatch.setattr(hf, "TARGET", config)
   target = tiny.random_model(config)

@@ -123,7 +123,6 @@ def test_a_tied_head_may_be_there_twice(tmp_path):
 
 
 def test_names_without_a_base(tmp_path):
-  """Old files of OPT leave the first part of the names out."""
   params, arrays = written(tmp_path, "opt")
   write(tmp_path, {name.removeprefix("model."): x
                    for name, x in arrays.items()})
@@ -131,7 +130,6 @@ def test_names_without_a_base(tmp_path):
 
 
 def test_published_names_of_gpt_2(tmp_path):
-  """Without the first part, and with the masks of the attention."""
   params, arrays = written(tmp_path, "gpt2")
   arrays = {name.removeprefix("transformer."): x for name, x in arrays.items()}
   assert arrays["h.0.attn.c_attn.weight"].shape == (16, 48)
@@ -178,7 +176,6 @@ def test_published_names_of_gpt_neox(tmp_path):
 
 
 def test_several_matrices_in_one_tensor(tmp_path):
-  """As Phi-3 has them."""
   params, arrays = written(tmp_path, "phi3")
   layer = params["layers"]["layer_1"]
   name = "model.layers.1.self_attn.qkv_proj.weight"
@@ -309,7 +306,6 @@ def test_damages_are_told_and_leave_nothing(llama, tmp_path, damage, message):
 
 
 def test_a_file_that_ends_while_it_is_read(llama, tmp_path, monkeypatch):
-  """What has been written by then goes again."""
   opened = convert.open_folder(llama)
   monkeypatch.setattr(convert, "open_folder", lambda *_, **__: opened)
   _truncated(llama)
@@ -334,7 +330,6 @@ def test_converted_is_as_saved(llama, tmp_path):
 
 
 def test_one_tensor_at_a_time(llama, tmp_path, monkeypatch):
-  """All others have been let go when the next one is read."""
   config, readers = convert.open_folder(llama)
   references, alive = [], []
 
@@ -354,7 +349,6 @@ def test_one_tensor_at_a_time(llama, tmp_path, monkeypatch):
 
 
 def test_exported_and_loaded_directly(tmp_path):
-  """`load` reads either kind of folder."""
   model = tiny.random_model(tiny.LLAMA)
   checkpoints.save(tmp_path / "ours", tiny.LLAMA, model.params,
                    tokenizers.train(["a b a b"], 260))
@@ -390,7 +384,6 @@ for load, folder in zip((checkpoints.from_hf, checkpoints.load), sys.argv[1:]):
 
 @pytest.mark.long
 def test_a_mesh_of_eight_devices(python, llama, tmp_path):
-  """Each device gets its part, from either kind of folder."""
   checkpoints.convert(llama, tmp_path / "out")
   got = python("-c", _ON_A_MESH, llama, tmp_path / "out", XLA_FLAGS=(
       f"{os.environ.get('XLA_FLAGS', '')} "

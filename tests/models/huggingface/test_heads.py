@@ -60,14 +60,12 @@ def test_eagle3(tmp_path, target, flavour, qk_norm):
     ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}, (0, 1)),
     ({"target_layer_ids": [0, 1]}, (0, 1))])
 def test_layers_before_a_feature_and_layers_of_it(tmp_path, fields, kept):
-  """Files count the layers that EAGLE-3 reads in two ways."""
   folder = _eagle3(tmp_path, fields, 2)
   assert heads.is_head(folder)
   assert heads.load(folder, _TARGET).kept == kept
 
 
 def test_positions_of_the_target(tmp_path):
-  """A config may give those of short training texts, or none."""
   for given in (16, None):
     folder = _eagle3(tmp_path, {"max_position_embeddings": given})
     loaded = heads.load(folder, _TARGET)

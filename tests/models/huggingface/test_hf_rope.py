@@ -43,7 +43,6 @@ def test_published(tmp_path, name):
 
 
 def test_both_ways_to_tell_longrope(tmp_path):
-  """And its first name."""
   expected = read(tmp_path, PHI_4_MINI)
   for kind in ("su", "yarn"):
     assert read(tmp_path, {
@@ -62,7 +61,6 @@ def test_both_ways_to_tell_longrope(tmp_path):
 
 
 def test_the_gain_of_a_scaling_that_is_not_told(tmp_path):
-  """Or by other fields."""
   yarn = {"type": "yarn", "factor": 40, "mscale": 1.0,
           "mscale_all_dim": 0.5, "original_max_position_embeddings": 4096}
   gain = lambda **more: read(

@@ -115,7 +115,6 @@ def test_narrow_heads_draft_almost_alike(tmp_path, kind, narrow, target):
 
 
 def test_a_head_of_ones_own(tmp_path, target, monkeypatch):
-  """One file drafts, is trained, saved and read back."""
   page = (pathlib.Path(__file__).parents[3] / "docs/heads.md").read_text()
   code, = re.findall(r"```python\n(# heads/gated\.py.*?)```", page, re.S)
   (tmp_path / "gated.py").write_text(code)

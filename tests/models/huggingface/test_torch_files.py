@@ -68,7 +68,6 @@ def test_several_files(path):
     (tensor((3, 4), (3, 1)), r"overlapping strides \(3, 1\)"),
     (tensor((3,), (1,), count=48, kind="Byte"), "has type uint8; F64, F32")])
 def test_tensors_that_are_not_read(path, instructions, refusal):
-  """A file may have some that no model needs, such as masks."""
   write(path, state_dict({"mask": instructions, "matrix": tensor((2,), (1,))}))
   tensors = tensor_files.tensors(path.parent)
   assert tensors["matrix"].read().tolist() == [0, 1]
@@ -159,7 +158,6 @@ def test_files_of_another_format(path, content, message):
 
 
 def test_bytes_of_a_file_changed(path):
-  """What can be opened can be read; anything else is one error."""
   write(path)
   whole = path.read_bytes()
   for i in range(0, len(whole), 3):

@@ -91,7 +91,6 @@ def sentencepiece():
 @pytest.mark.parametrize("make", [sentencepiece, lambda: TOKENIZER],
                          ids=["sentencepiece", "bytes"])
 def test_prompt_and_text_are_the_text_of_all_tokens(make, first, prompt, rest):
-  """A blank between them is kept; so in parts, one token a step."""
   tokenizer = make()
   before, ids = ([*first, *tokenizer.encode(x).ids]
                  for x in (prompt, prompt + rest))

@@ -122,7 +122,6 @@ def test_what_templates_do(render, template, expected):
 
 
 def test_limits_are_of_one_rendering(tmp_path):
-  """Many messages fit, and no rendering pays for the one before."""
   (tmp_path / chat_template.FILE).write_text(
       "{% for m in messages %}{{ m.role + ': ' + m.content | trim }}\n"
       "{% endfor %}")

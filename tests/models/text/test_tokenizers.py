@@ -79,7 +79,6 @@ def test_save_and_load(tokenizer, tmp_path):
     {}, {"stride": 2}, {"direction": "left"}])
 def test_truncation_and_padding_of_the_file(tokenizer, tmp_path, truncation,
                                             padding):
-  """What trainers leave in the file has no effect on any text."""
   other = library.Tokenizer.from_str(tokenizer.to_str())
   other.enable_truncation(max_length=4, **truncation)
   other.enable_padding(pad_id=0, pad_token=tokenizers.EOS, **padding)

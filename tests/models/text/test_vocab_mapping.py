@@ -102,7 +102,6 @@ def mapped(draft_table, ids, common):
 
 
 def test_logits_are_those_of_the_common_tokens():
-  """Where the draft excludes them all, they are equal."""
   draft = np.array([[1., 2, 3], [-np.inf, 5, -np.inf], [4, 5, 6]])
   lm, params = mapped(draft, [2, 1, 0, 0], [True, False, True, False])
   tokens = jnp.array([[0, 1, 2]], jnp.int32)

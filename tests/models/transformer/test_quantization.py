@@ -199,7 +199,6 @@ def test_forward_in_16_bits():
 @EACH
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_narrow(name, weights):
-  """Matrices of layers and tables of tokens; nothing else."""
   whole = transformer.abstract_params(CONFIGS[name])
   params = transformer.abstract_params(
       dataclasses.replace(CONFIGS[name], weights=weights))

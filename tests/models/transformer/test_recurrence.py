@@ -108,7 +108,6 @@ def check_same_texts(method, temperature, models=(TARGET, DRAFT)):
                                               long),
     pytest.param(0.0, MAMBA, marks=pytest.mark.long)], ids=range(4))
 def test_texts_of_trees(temperature, target):
-  """Greedy ones are those of plain decoding too, in fewer calls."""
   tree = check_same_texts(dj.methods.rsd_s(3, 2), temperature,
                           (target, tiny.noisy(target, 0.1)))
   assert (tree.stats.target_calls < tree.stats.emitted).all()
@@ -133,7 +132,6 @@ def test_texts_of_other_methods(method):
 @pytest.mark.parametrize("way", ["chunks", "growth", "queue", "chunked queue"])
 def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
     way, monkeypatch):
-  """Rows of unequal prompts: padding and chunks advance no state."""
   method = dj.methods.rsd_s(3, 2)
   run = functools.partial(tiny.generate, method, tiny.Models(TARGET, DRAFT))
   expected = run()
@@ -152,7 +150,6 @@ def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
 
 @CONFIGS
 def test_the_first_layers_as_a_drafter(config):
-  """Of both kinds, and with a state alone."""
   target = tiny.random_model(config)
   cache = tiny.committed(target, TOKENS, PREFIX, 12)
   for count in (1, 2):
@@ -250,7 +247,6 @@ def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
 
 @pytest.mark.long
 def test_a_head_reads_layers_with_a_state():
-  """Greedy texts of EAGLE trees on such a target are its own."""
   target = tiny.Model(transformer.with_features(tiny.DELTA, (0, 1, 2)),
                       TARGET.params)
   config = eagle.Config(formats.layer_of(tiny.DELTA), version=3)

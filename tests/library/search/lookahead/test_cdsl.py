@@ -173,14 +173,12 @@ def test_a_target_that_drafts_for_itself_is_always_right():
 
 
 def test_control_whole_drafts_are_not_greedy():
-  """With `commit="full"` the first invariant does not hold."""
   out = run_with_tolls(make(acceptance_threshold=0, commit="full"), 0)
   assert tiny.texts(out, cdlh.LENGTHS) != [
       cdlh.greedy_text(x) for x in cdlh.rows_of_tables()]
 
 
 def test_a_tree_with_the_chain_in_it_is_accepted_further():
-  """What the chain gets of the target, such a tree gets as well."""
   calls = [np.asarray(run_with_tolls(
       make(acceptance_threshold=0, width=width, tree="rsd_c"), 0
   ).stats.target_calls) for width in (1, 3)]

@@ -86,7 +86,6 @@ def test_without_uncertainty_it_is_greedy():
 
 
 def test_transformers_equal_plain_forwards():
-  """Slots, masks and positions of roll-outs; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.adadec(2, 2, 0.5)
   out = cdlh.transformers(method, models)
   expected = [adadec(row, 2, 2, 0.5)[0]

@@ -61,14 +61,12 @@ def growth(make, model):
 
 @pytest.mark.parametrize("make", METHODS, ids=["cdlh", "cdsl"])
 def test_candidates_share_the_prefix(make):
-  """There is no cache for each candidate."""
   result = growth(make, transformer.language_model(CONFIG))
   # What grows are the scores of attention.
   assert result < cache_bytes() / 2
 
 
 def test_control_copied_caches_are_seen():
-  """A model that runs each fresh token on a cache of its own."""
   model = transformer.language_model(CONFIG)
 
   def forward(params, tokens, positions, cache, block, slot, mask):

@@ -65,7 +65,6 @@ def test_texts_of_one_row_are_exact(methods):
 
 
 def test_control_a_choice_that_sees_the_drafts_is_detected():
-  """It finds a bias of a hundredth; that of the past passes."""
   target, draft = exactness.random_tables(3)
   own, wrong = (sampler(a_choice([chain(1), chain(2)], choose), target, draft)
                 for choose in (look_back, peek))

@@ -115,7 +115,6 @@ def test_control_children_taken_for_samples(name):
 
 
 def test_control_tested_children_that_keep_their_mass():
-  """The mass of children that were tested is not taken off."""
   def rule(uniforms, target, draft, tokens, valid):
     del draft
     hits = valid & (uniforms[:len(tokens)] < target[tokens])
@@ -130,7 +129,6 @@ def test_control_tested_children_that_keep_their_mass():
 
 
 def test_start_tables_with_tokens_that_the_target_lacks():
-  """A tokenizer may have more entries than a model."""
   tokens, scores = trigrams()
   tokens[:, 0] += V
   table = successors()
@@ -166,7 +164,6 @@ def test_greedy_text_is_the_targets(name):
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_rows_learn_by_themselves(name):
-  """A row's text does not depend on the batch, nor on the queue."""
   method, start, *_ = CASES[name]
   keys = jax.random.split(jax.random.key(1), 6)
   prompts = np.random.default_rng(0).integers(0, V, (6, 9))

@@ -18,7 +18,6 @@ V = 4
 
 
 def test_of_equal_nodes_the_parent_is_kept():
-  """A chain of certain tokens, and siblings without probability."""
   totals = jnp.array([[0.0, 0.0, -jnp.inf, 0.0, -jnp.inf, 0.0, -jnp.inf]])
   assert best_first_trees.best_nodes(totals, 3).tolist() == [[0, 1, 3, 5]]
   assert best_first_trees.best_nodes(totals, 4).tolist() == [[0, 1, 2, 3, 5]]

@@ -67,7 +67,6 @@ def test_greedy_texts_are_those_of_the_target(method):
 
 
 def test_a_draft_model_reads_what_was_copied():
-  """The target drafts for itself: whatever it drafts is accepted."""
   model = tiny.llama_models().target
   _, steps = head_states.stepped(
       {"target": model.lm, "target_params": model.params, "draft": model.lm,
@@ -82,7 +81,6 @@ def test_a_draft_model_reads_what_was_copied():
 
 
 def test_a_head_reads_what_was_copied():
-  """Its state is that of the committed text, read at once."""
   context, steps = head_states.stepped(head_states.models(), METHOD.greedy, 16)
   copied = np.stack([seen.pending.copied for _, seen in steps])
   counts = np.stack([seen.count for _, seen in steps])

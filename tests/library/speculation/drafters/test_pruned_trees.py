@@ -132,7 +132,6 @@ def test_two_halves_are_one_forward(config, kept, scan_layers):
 
 
 def test_the_first_layers_run_once(monkeypatch):
-  """A step has fewer operations than one that runs them again."""
   # XLA does not count those of native kernels.
   monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
   given = models()

@@ -56,7 +56,6 @@ def test_equal_beginnings_share_nodes():
 
 @pytest.mark.long
 def test_probable_nodes_are_kept():
-  """After 1 come 5 twice and 8 once, of three occurrences."""
   text = [1, 5, 6, 1, 5, 7, 1, 8, 9, 1]
   method = dj.methods.suffix(4, 2, 8, 4, 0.5, 4.0)
   assert propose(text, method) == [[5]]

@@ -56,7 +56,6 @@ def random_trees():
 
 
 def test_the_union_has_each_text_once():
-  """Of random trees, in plain Python."""
   parts = random_trees()
   union, first = jax.tree.map(np.asarray, jax.jit(union_of_trees.join)(parts))
   own = [jax.tree.map(np.asarray, tree) for tree in parts]
@@ -82,7 +81,6 @@ def test_the_union_has_each_text_once():
 
 
 def test_joint_distribution():
-  """Samples of a model beside a table."""
   target, draft = exactness.random_tables(V)
   parts = PATHS, TABLE
   dj.testing.assert_exact(method(*parts), target, draft, rows=ROWS,
