@@ -29,7 +29,8 @@ _CHECKS = {
     "acceptance_by_rank": "by sibling rank", "idle_share": "idle",
     "compile_seconds": "compile, s",
     # Figures of the texts, which tasks with references have.
-    "bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
+    "bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
+    "exact_match": "exact match, %", "pass_at_1": "pass@1, %"}
 _SPECS = {"token_rate": ".1f", "plain_rate": ".1f", "deviation": "+.1f",
           "idle_share": ".0%", "compile_seconds": ".1f"}
 _ROWS = {"name": "method", "nodes": "nodes", "depth": "depth"}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.evaluation import tree_figures, tree_tables
+from experiments.scoring import text_metrics
 
 _POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
            ("length", 3): ["speculative(3)"],
@@ -88,6 +89,15 @@ def test_the_distance_from_plain_decoding(log_prob, distance):
     assert "(rsd_c(" in text
     assert all(abs(r["value"]) > 5 for r in cells if r["metric"] == "deviation"
                and r["label"] == "RSD-C")
+
+
+def test_each_figure_of_texts_is_reported(tmp_path):
+  record = _record("autoregressive", 0.5)
+  record["metrics"] |= dict.fromkeys(text_metrics.CORPUS, [12.3, 10.0, 14.0])
+  tree_tables.write(tmp_path, tree_figures.long_records([record], None, 0.1),
+                    [], "", {})
+  text = (tmp_path / "summary.md").read_text()
+  assert text.count("12.30 [10.00, 14.00] |") == len(text_metrics.CORPUS)
 
 
 def test_drafters_are_compared(tmp_path):
