@@ -51,14 +51,7 @@ from configs import common
 def get_config(name: str = "target") -> ml_collections.ConfigDict:
   """Returns the configuration of one run; the names are above."""
   common.check_preset(name, _RUNS)
-  config = ml_collections.ConfigDict(
-      _model() | _data() | _training())
-  config.update(_RUNS[name])
-  return config
-
-
-def _model():
-  return dict(
+  config = ml_collections.ConfigDict(dict(
       preset="",              # of models.transformer.presets
       # Sizes instead of the preset's, where they are not 0; all without one.
       sizes=dict(vocab_size=0, dim=0, num_layers=0, num_heads=0, num_kv_heads=0,
@@ -81,11 +74,6 @@ def _model():
       export="",              # folder of the finished model
       export_dtype="float32",  # digits that are kept: "bfloat16" takes half
       export_weights="dtype",  # of a head's matrices: "int8" takes 8 bits
-  )
-
-
-def _data():
-  return dict(
       # Folder of *.py, the standard library if empty; or a file: of text, or of
       # JSON lines with a text in this field.
       corpus="", corpus_field="text",
@@ -120,11 +108,6 @@ def _data():
       sample_length=257,      # tokens of such a row
       sample_prompt=16,       # of which come from the corpus
       sample_batch=128,       # rows written at once
-  )
-
-
-def _training():
-  return dict(
       seed=0,
       steps=0,
       optimizer="adamw",      # or "muon"
@@ -149,7 +132,9 @@ def _training():
       eval_windows=64,
       checkpoint_every=100,
       compilation_cache=True,  # whether compiled programs stay in the workdir
-  )
+  ))
+  config.update(_RUNS[name])
+  return config
 
 
 _PYTHON = "python-target"

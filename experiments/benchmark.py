@@ -1,7 +1,6 @@
 """Compares this library with other tools on the same weights.
 
   python -m experiments.benchmark --config=configs/benchmark.py
-  python -m experiments.benchmark --config=configs/benchmark.py:smoke
 
 Prints a table of our methods and the settings of the other tools, measured in
 turn. An interrupted run resumes where it was. Tools that are not installed are
@@ -13,7 +12,6 @@ left out, with a notice; they get environments of their own by
 """
 
 import functools
-import json
 import os
 import pathlib
 
@@ -27,7 +25,6 @@ from experiments.benchmarking import measurement
 from experiments.benchmarking import roofline_share
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables
-from experiments.devices import model_pair
 from experiments.harness import store
 from experiments.rivals import engines
 from experiments.timing import profile
@@ -38,26 +35,13 @@ _PAIR = "pair"
 def main():
   # On a GPU JAX would reserve most of the memory, which the rivals need.
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-  if PREPARE.value:
-    return prepare(PREPARE.value, launch.config(CONFIG))
   config = launch.config(CONFIG)
-  entries.check(config)
-  methods = entries.methods_of(config.methods)
+  if PREPARE.value:
+    return prepare(PREPARE.value, config)
   preemption.listen()
-  pair = systems.open_pair(config, WORKDIR.value)
-  models = systems.with_dtype(pair, pair.dtype)
-  for method in methods.values():
-    for temperature in config.temperatures:
-      model_pair.check(method, models, config.prompt_length,
-                       config.max_new_tokens,
-                       systems.sampling(config, temperature))
-  settings = {**json.loads(config.to_json()),
-              "models": model_pair.fingerprint(models)}
-  workdir = store.open_workdir(
-      WORKDIR.value, settings, measurement.FREE, timed=True,
-      compiled=config.compilation_cache,
+  workdir, pair, _, methods, about = measurement.opened(
+      config, WORKDIR.value, compiled=config.compilation_cache,
       results=(store.RESULTS, roofline_share.FILE))
-
   tools, notes = _tools(config)
   groups = entries.groups(config, methods, tools)
   path = workdir / store.RESULTS
@@ -69,8 +53,8 @@ def main():
                                  again=path.stat().st_size > before)
   rows = tables.rows(records, roofline_share.from_runs(roof, config, pair,
                                                        methods))
-  notes += [*systems.remarks(pair), roofline_share.note(roof)]
-  tables.write(workdir, rows, notes, measurement.about(settings, pair))
+  notes += [*systems.remarks(pair), f"Roofline of this device: it {roof}."]
+  tables.write(workdir, rows, notes, about)
   print(tables.terminal(rows, notes))
   print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")
   if PROFILE.value:
@@ -101,10 +85,7 @@ def prepare(names, config):
   """
   known = [_PAIR, *(x for x, engine in engines.ENGINES.items()
                     if engine.requirements)]
-  for name in names:
-    if name not in known:
-      raise launch.UserError(f"--prepare={name} is not one of "
-                             f"{', '.join(known)}.")
+  launch.check_known("--prepare", names, known)
   failures = []
   for name in names:
     if name == _PAIR:
@@ -133,7 +114,6 @@ def _tools(config):
   return tools, notes
 
 
-# See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config("benchmark", "benchmark:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",

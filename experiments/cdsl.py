@@ -1,8 +1,6 @@
 """Measures coverage, quality and cost of methods of constrained decoding.
 
   python -m experiments.cdsl --config=configs/cdsl.py
-  python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
-      --config.corpus=<folder> --workdir=runs/commongen
 
 Greedy decoding is timed again in the course of each method, and the method's
 time is relative to that: machines are noisy and drift.
@@ -20,9 +18,9 @@ from experiments.data import constrained_tasks
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
+from experiments.devices import shared_prefix
 from experiments.evaluation import constrained_cells
 from experiments.evaluation import constrained_tables
-from experiments.flags import share_prefix_flag
 from experiments.harness import provenance
 from experiments.harness import store
 from experiments.scoring import task_rewards
@@ -31,7 +29,7 @@ from experiments.scoring import task_rewards
 _FREE = ("methods", "compilation_cache")
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
-flags.adopt_module_key_flags(share_prefix_flag)
+flags.adopt_module_key_flags(shared_prefix)
 
 
 def main():
@@ -40,9 +38,7 @@ def main():
   launch.check_positive(config, "batch")
   mesh.join(config.target, config.batch)
   preemption.listen()
-  pair = model_pair.open_pair(config.target, config.draft, config.dtype,
-                              config.draft_dtype, config.weights,
-                              config.draft_weights)
+  pair = model_pair.of_config(config, config.draft)
   task = constrained_tasks.load(config, pair)
   warning = constrained_tasks.advice(config)
   if warning and multihost.first():
@@ -78,23 +74,18 @@ def load(config, pair, task, entries):
   if config.reward_on_host and pair.mesh is not None:
     raise launch.UserError("--config.reward_on_host=True needs a single device,"
                            f" and the mesh is {mesh_shapes.text(pair.mesh)}.")
-  return share_prefix_flag.apply(pair, task.prompts)
+  return shared_prefix.apply(pair, task.prompts)
 
 
 def settings(config, pair, task) -> dict:
   """Returns all that results depend on, as JSON values."""
   return {**json.loads(config.to_json()),
-          "models": model_pair.fingerprint(pair, task.judge.params,
-                                           task.judge.host_params),
-          "dtypes": model_pair.types(pair),
-          "mesh": mesh_shapes.text(pair.mesh),
-          "shared_tokens": pair.share,
+          **model_pair.settings(pair, task.judge.params,
+                                task.judge.host_params),
           # A digest, which shows changes of the task's files.
           "used_examples": constrained_tasks.fingerprint(task)}
 
 
-# Flags are defined where they are parsed: programs have flags of the same name,
-# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config("cdsl", "cdsl:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")

@@ -28,24 +28,22 @@ import tqdm
 
 from decoding_jax import argument_checks
 from decoding_jax.speculation import tree_decoder
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.app import own_code
 from experiments.app import preemption
 from experiments.app import text_tables
-from experiments.data import length_buckets
 from experiments.data import prompt_tasks
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
+from experiments.devices import shared_prefix
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
-from experiments.flags import share_prefix_flag
 from experiments.harness import batches
 from experiments.harness import store
 from experiments.timing import stopwatch
@@ -85,20 +83,16 @@ _BUCKETS = flags.DEFINE_integer(
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
-                prompt_flags, share_prefix_flag):
+                prompt_flags, shared_prefix):
   flags.adopt_module_key_flags(_module)
 
 
 def main():
-  constraint_flags.check()
   if _PREFILL_CHUNK.value is not None and _QUEUE.value <= _BATCH.value:
     raise launch.UserError("--prefill_chunk needs a --queue of more than "
                            f"--batch={_BATCH.value}.")
-  methods = generation_flags.methods(_BATCH.value)
-  mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
+  pair, methods = generation_flags.opened(_BATCH.value)
   preemption.listen()
-  pair = generation_flags.open_pair(methods)
-  methods = generation_flags.methods(_BATCH.value, pair.draft)
   prompts = prompt_flags.load(
       _PROMPTS.value, _FIELD.value, pair.tokenizer, model_flags.TARGET.value,
       store.started_at(_WORKDIR.value))
@@ -117,7 +111,7 @@ def main():
       _BATCH.value, len(prompts) * _NUM_SAMPLES.value, size > _BATCH.value)
   pair = loaded = generation_flags.load(pair, methods, _BATCH.value, max_rows,
                                         prompt_length)
-  pair = share_prefix_flag.apply(pair)
+  pair = shared_prefix.apply(pair)
   # Before the folder exists: settings refused here must not be recorded in it.
   pair = constraint_flags.apply(pair, prompt_length,
                                 generation_flags.MAX_NEW_TOKENS.value)
@@ -129,8 +123,6 @@ def main():
                                _settings(method, loaded, prompts))
   if spec:
     store.save(workdir / _CHOSEN, spec)
-  if generation_flags.COMPILED.value:
-    compilation_cache.keep(generation_flags.COMPILED.value)
   records = complete(method, pair, prompts, room, size,
                      workdir / store.RESULTS)
   if multihost.first():
@@ -194,16 +186,14 @@ def _batches(prompts, todo, size, mesh):
     return
   numbers = np.array([i * _NUM_SAMPLES.value + j for i, j in todo])
   texts = {number: prompts[i] for number, (i, _) in zip(numbers, todo)}
-  lengths = np.array([len(prompts[i]) for i, _ in todo])
-  key, seen = jax.random.key(generation_flags.SEED.value), set()
-  for prompt_length, members in length_buckets.members(lengths, _BUCKETS.value):
-    for places in batches.row_numbers(len(members), size,
-                                      mesh_shapes.multiple(mesh)):
-      chosen = members[places]
-      # Rows that only fill the last batch are at its end.
-      new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
-      seen.update(new)
-      yield batches.batch_of(key, texts, numbers[chosen], prompt_length), new
+  seen = set()
+  for batch, chosen in batches.arranged(
+      jax.random.key(generation_flags.SEED.value), texts, numbers,
+      _BUCKETS.value, size, mesh_shapes.multiple(mesh)):
+    # Rows that only fill the last batch are at its end.
+    new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
+    seen.update(new)
+    yield batch, new
 
 
 def _decoded(method, pair, batch, rows):

@@ -66,7 +66,6 @@ def make_table(out):
         f"{sum(map(len, texts))} tokens.")
 
 
-# See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   HF = flags.DEFINE_string(
       "hf", None, "Hugging Face folder or .gguf file to convert, package:name, "

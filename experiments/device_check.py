@@ -39,10 +39,9 @@ _LARGE = transformer.Config(
     vocab_size=32000, dim=4096, num_layers=32, num_heads=32, num_kv_heads=32,
     head_dim=128, hidden_dim=11008, tie_embeddings=False, dtype=_DTYPE,
     max_length=2048)
-_TINY = transformer.Config(
-    vocab_size=256, dim=64, num_layers=2, num_heads=2, num_kv_heads=2,
-    head_dim=32, hidden_dim=128, tie_embeddings=False, dtype=_DTYPE,
-    max_length=2048)
+_TINY = dataclasses.replace(
+    _LARGE, vocab_size=256, dim=64, num_layers=2, num_heads=2, num_kv_heads=2,
+    head_dim=32, hidden_dim=128)
 _ROWS, _TOKENS = (1, 16), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _CPU_SIZES = 7
 
@@ -66,11 +65,8 @@ def device(rates) -> str:
   """Describes the device, and how fast it reads and multiplies."""
   first = jax.devices()[0]
   size = (first.memory_stats() or {}).get("bytes_limit")
-  flops = ", ".join(f"{x / 1e12:.2f} TFLOP/s in {dtype}"
-                    for dtype, x in rates.flops.items())
   memory = f"{size / 2**30:.1f} GiB" if size else "memory unknown"
-  return (f"{jax.device_count()} x {first.device_kind}, {memory}; reads "
-          f"{rates.bandwidth / 1e9:,.0f} GB/s, multiplies {flops}")
+  return f"{jax.device_count()} x {first.device_kind}, {memory}; {rates}"
 
 
 def differing_texts(spec) -> int:
@@ -122,7 +118,6 @@ def forwards(timed, rates, rows, tokens):
   return lines
 
 
-# See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   SMOKE = flags.DEFINE_bool("smoke", False, "Time forwards of a tiny model.")
   TARGET = flags.DEFINE_string(

@@ -1,7 +1,6 @@
 """Measures decoding of a masked-diffusion model: quality against parallelism.
 
   python -m experiments.diffusion --config=configs/diffusion.py
-  python -m experiments.diffusion --config=configs/diffusion.py:smoke
 
 All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares.
 """
@@ -76,23 +75,20 @@ def _check(config):
   if not config.methods or not config.canvas_tasks:
     raise launch.UserError("--config.methods and --config.canvas_tasks must "
                            "not be empty.")
-  for name in config.canvas_tasks:
-    if name not in canvas_tasks.TASKS:
-      raise launch.UserError(f"--config.canvas_tasks: {name!r} is not one of "
-                             f"{', '.join(canvas_tasks.TASKS)}.")
+  launch.check_known("--config.canvas_tasks", config.canvas_tasks,
+                     canvas_tasks.TASKS)
 
 
 def _load(name):
   """Returns the model and its parameters; it must know the tasks' words."""
   folder = launch.model_folder(name)
   with launch.user_errors(OSError, ValueError):
-    lm, params = checkpoints.load(folder)
+    loaded = checkpoints.load_masked(folder)
     if tokenizers.load(folder).get_vocab() != (
         canvas_tasks.tokenizer().get_vocab()):
       raise ValueError(f"--config.model={name!r} was not trained on "
                        "--config.canvas_tasks.")
-  mask = canvas_tasks.WORDS.index(canvas_tasks.MASK)
-  return dj.canvas.MaskedModel(lm, mask), params
+  return loaded
 
 
 def train_filter(config, decoders):
@@ -155,7 +151,6 @@ def _panel(records, names, seed, title):
                        title, "tokens a forward")
 
 
-# See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config("diffusion", "diffusion:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/diffusion",

@@ -52,7 +52,7 @@ from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
 from experiments.flags import model_flags
 from experiments.timing import auto_method
-from experiments.timing import step_bytes
+from experiments.timing import roofline
 
 _DEVICES = flags.DEFINE_string(
     "devices", "", "What to compile for: TPUs such as v5e:4x4 or v5p:2x2x1, "
@@ -110,7 +110,7 @@ def main():
     print(_ratios(config, shape, devices[0]))
     return
   with launch.user_errors(ValueError):
-    ways = mesh_lib.partition(pair, shape, mesh_lib.draft_mesh())
+    ways = mesh_lib.partition(pair, shape, mesh_lib.DRAFT_MESH.value)
   method = methods[0] if budget is None else _within(budget, pair, ways)
   model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                    sampling)
@@ -126,10 +126,9 @@ def main():
   if not compiles:
     print(f"a device needs {memory_estimate.text(need)}: it "
           f"{_verdict(sum(need), sheet and sheet.memory)}")
-    print(step_bytes.table(pair, program, need, ways, _MAX_NEW_TOKENS.value,
-                           sheet and sheet.bandwidth))
+    print(_step_bytes(pair, program, need, ways, sheet and sheet.bandwidth))
     return
-  there = gpu.memory if gpu else tpu_compiler.capacity(devices[0])
+  there = sheet and sheet.memory
   compiled = _compiled(pair, mesh_shapes.make(shape, devices), method, sampling,
                        there, "cuda" if gpu else "tpu")
   print(_memory(device_compiler.memory(compiled), need, there), flush=True)
@@ -155,8 +154,8 @@ def _ratios(config, shape, device):
 
 def part(config, number):
   """Returns the architecture of one of `number` devices that split layers."""
-  sizes = {"num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
-           "hidden_dim": config.hidden_dim, "vocab_size": config.vocab_size}
+  sizes = {name: getattr(config, name) for name in (
+      "num_heads", "num_kv_heads", "hidden_dim", "vocab_size")}
   for name, size in sizes.items():
     if size % number:
       raise launch.UserError(f"--mesh=model:{number} does not divide "
@@ -186,9 +185,32 @@ def _within(budget, pair, ways):
   return max(fitting, key=lambda x: memory_estimate.nodes(kinds[x])[0])
 
 
+def _step_bytes(pair, program, need, ways, bandwidth) -> str:
+  """Returns what a step reads, and the least seconds of plain decoding."""
+  # No device computes faster than it reads the weights.
+  target = roofline.sizes(pair.source.architecture(),
+                          pair.target_params).weights // ways.layers
+  parts = {"target, once": target, "caches, at most": need.caches}
+  config, levels = pair.drafts.architecture(pair.source), 0
+  if config is not None and isinstance(program, dj.Pair):
+    levels = program.drafter.calls
+  if levels:
+    draft = roofline.sizes(config, pair.draft_params).weights
+    parts[f"draft, {text_tables.count(levels, 'time')}"] = (
+        levels * draft // (ways.drafts or ways.layers))
+  lines = [["a step of a device reads", "MB", "ms of its bandwidth"]]
+  for name, size in (*parts.items(), ("together", sum(parts.values()))):
+    lines.append([name, f"{size / 1e6:,.1f}", f"{1e3 * size / bandwidth:.2f}"
+                  if bandwidth else text_tables.EMPTY])
+  tokens = _MAX_NEW_TOKENS.value
+  plain = (f"\n{tokens} tokens of plain decoding: at least "
+           f"{tokens * target / bandwidth:.2f} s" if bandwidth else "")
+  return f"{text_tables.plain_table(lines)}{plain}"
+
+
 def _compiled(pair, mesh, method, sampling, there, platform):
   pair = mesh_lib.with_params(pair, mesh, mesh_lib.stand_ins,
-                              mesh_lib.draft_mesh())
+                              mesh_lib.DRAFT_MESH.value)
   start = time.perf_counter()
   compiled = device_compiler.compile_(mesh_lib.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,

@@ -80,7 +80,8 @@ def main():
         "allowed.")
   tested = ([method_specs.from_flag(_METHOD.value)] if _METHOD.value else
             exactness.tested_methods())
-  parts = cases_of(tested)
+  parts = [(method, case) for method in tested for case in _cases(method)]
+  parts.append((_control(), CONTROL))
   findings = []
   with tqdm.tqdm(total=len(parts), unit="test", dynamic_ncols=True) as bar:
     for method, case in parts:
@@ -115,12 +116,6 @@ def _test_engine(name):
         f"{len(wrong)} of {len(findings)} settings failed: {', '.join(wrong)}; "
         f"p of at least {exactness.MIN_P_VALUE:g} is needed, and less of the "
         "control.")
-
-
-def cases_of(methods):
-  """Returns (method, case) of all tests, the control last."""
-  return [(method, case) for method in methods for case in _cases(method)] + [
-      (_control(), CONTROL)]
 
 
 def find(method, case, vocab_size, rows, length) -> Finding:

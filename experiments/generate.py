@@ -27,7 +27,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import metrics
-from experiments.app import compilation_cache
+from decoding_jax.validation import keys as row_keys
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import text_tables
@@ -58,13 +58,9 @@ for _module in (generation_flags, model_flags, mesh, constraint_flags,
 
 
 def main():
-  constraint_flags.check()
-  methods = generation_flags.methods(1, reward=reward_flags.given())
-  mesh.join(model_flags.TARGET.value, 1)
+  pair, methods = generation_flags.opened(1, reward_flags.given())
   sampling = generation_flags.sampling()
   budget = generation_flags.MAX_NEW_TOKENS.value
-  pair = generation_flags.open_pair(methods)
-  methods = generation_flags.methods(1, pair.draft, reward_flags.given())
   if prompt_flags.CHAT.value and not _PROMPT.present:
     chat.converse(pair, methods)
     return
@@ -74,14 +70,12 @@ def main():
   judged = reward_flags.judged(pair, prompt_length, budget)
   for method in methods:
     model_pair.check(method, pair, prompt_length, budget, sampling,
-                     judged.reward)
+                     judged and judged.reward)
   display_flags.check(methods, sampling)
   rows = display_flags.TEXTS.value
   display_flags.note("Reading the models ...")
   pair = generation_flags.load(pair, methods, rows, rows, prompt_length)
   pair = constraint_flags.apply(pair, prompt_length, budget)
-  if generation_flags.COMPILED.value:
-    compilation_cache.keep(generation_flags.COMPILED.value)
   prompts = np.zeros((1, prompt_length), np.int32)
   lengths = np.array([len(prompt)])
   prompts[0, :len(prompt)] = prompt
@@ -91,7 +85,7 @@ def main():
     method = choice.method
   keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
-                   eos_id=pair.eos_id, **judged.arguments(pair))
+                   eos_id=pair.eos_id, **reward_flags.arguments(judged, pair))
   decode = functools.partial(mesh.generate, pair, keys, prompts, lengths)
   complete = functools.partial(decode, **arguments)
   text_of = functools.partial(tokenizers.decode, pair.tokenizer, prompt=prompt)
@@ -108,7 +102,7 @@ def main():
       lambda count: mesh.generate(
           pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
           np.repeat(lengths, count),
-          **{**arguments, **judged.arguments(pair, count)}),
+          **{**arguments, **reward_flags.arguments(judged, pair, count)}),
       out, lengths, text_of)
   rates = [display_flags.compare(method.name, complete, functools.partial(
       decode, **{**arguments, "method": dj.methods.autoregressive()}))
@@ -137,8 +131,7 @@ def _padded_length(length, budget, pair):
 
 def _row_keys(first, count):
   key = jax.random.key(generation_flags.SEED.value)
-  return jax.vmap(jax.random.fold_in, (None, 0))(
-      key, np.arange(first, first + count, dtype=np.uint32))
+  return row_keys.of_rows(key, first + count)[first:]
 
 
 def _show(complete, text_of, lengths):

@@ -35,7 +35,9 @@ def main():
   config = launch.config(CONFIG)
   check(config)
   preemption.listen()
-  tasks = _tasks(config)
+  with launch.user_errors(ValueError):
+    tasks = schema_tasks.read(config.schemas or str(schema_tasks.SHIPPED),
+                              config.limit)
   workdir = store.open_workdir(
       WORKDIR.value, json.loads(config.to_json()), ("engines", "limit"),
       timed=True)
@@ -50,11 +52,7 @@ def check(config):
   if not config.engines:
     raise launch.UserError("--config.engines is empty: one is needed.")
   launch.model_folder(config.tokenizer)
-  for name in config.engines:
-    if name not in ENGINES:
-      raise launch.UserError(
-          f"--config.engines has {name!r}: "
-          f"{', '.join(ENGINES)} are allowed.")
+  launch.check_known("--config.engines", config.engines, ENGINES)
 
 
 def compare(config, tasks, path) -> list[dict]:
@@ -106,16 +104,6 @@ def table(records):
   return lines
 
 
-def _tasks(config):
-  if not config.schemas:
-    return schema_tasks.shipped()
-  with launch.user_errors(OSError, ValueError):
-    tasks = schema_tasks.read(config.schemas, config.limit)
-  if not tasks:
-    raise launch.UserError(f"--config.schemas={config.schemas}: it is empty.")
-  return tasks
-
-
 def run(engine, task, tokenizer, pieces, eos_id) -> dict:
   """Returns what an engine makes of a task.
 
@@ -157,32 +145,11 @@ def _automaton(schema, pieces, eos_id, seconds):
                            lambda state: tables.allowed[state], eos_id)
 
 
-def _llguidance(schema, pieces, eos_id, seconds):
-  del seconds
-  module = dj.processors.llguidance_engine
-  return _host(module, module.source_of_schema(schema), pieces, eos_id)
-
-
-def _xgrammar(schema, pieces, eos_id, seconds):
-  del seconds
-  module = dj.processors.xgrammar_engine
-  return _host(module, module.maker_of_schema(schema), pieces, eos_id)
-
-
-def _either(*arguments, **more):
-  """Our automaton, or else llguidance, as `--grammar_engine=auto` chooses."""
-  try:
-    return _automaton(*arguments, **more)
-  except ValueError:
-    return _llguidance(*arguments, **more)
-
-
-ENGINES = {"automaton": _automaton, "either": _either,
-           "llguidance": _llguidance, "xgrammar": _xgrammar}
-
-
-def _host(module, source, pieces, eos_id):
-  engine = module.engine("schema", source, pieces, (eos_id,))
+def _host(name, source, schema, pieces, eos_id, **_):
+  """An engine on the host, whose module makes a source of a schema."""
+  module = getattr(dj.processors, name)
+  engine = module.engine("schema", getattr(module, source)(schema), pieces,
+                         (eos_id,))
 
   def advance(matcher, token):
     engine.consume(matcher, token)
@@ -190,6 +157,21 @@ def _host(module, source, pieces, eos_id):
 
   return lambda tokens: _follow(engine.start(), advance, engine.mask, eos_id,
                                 tokens)
+
+
+def _either(*arguments, **more):
+  """Our automaton, or else llguidance, as `--grammar_engine=auto` chooses."""
+  try:
+    return _automaton(*arguments, **more)
+  except ValueError:
+    return ENGINES["llguidance"](*arguments, **more)
+
+
+ENGINES = {
+    "automaton": _automaton, "either": _either,
+    "llguidance": functools.partial(_host, "llguidance_engine",
+                                    "source_of_schema"),
+    "xgrammar": functools.partial(_host, "xgrammar_engine", "maker_of_schema")}
 
 
 def _follow(state, advance, mask_of, eos_id, tokens):
@@ -209,7 +191,6 @@ def _follow(state, advance, mask_of, eos_id, tokens):
   return True, count, took
 
 
-# Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
   CONFIG = launch.define_config("grammar", "grammar")
   WORKDIR = flags.DEFINE_string("workdir", "runs/grammar", "Folder of results.")

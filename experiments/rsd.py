@@ -1,10 +1,6 @@
 """Measures block efficiency, MBSU and token rate of every tree of a config.
 
   python -m experiments.rsd --config=configs/rsd.py
-  python -m experiments.rsd --config=configs/rsd.py --config.task=spec_bench \\
-      --config.data=question.jsonl --workdir=runs/spec_bench
-  python -m experiments.rsd --config=configs/rsd_tables.py:heads \\
-      --workdir=runs/heads
 
 Machines are noisy and drift: autoregressive decoding is timed again in the
 course of each cell, and the cell's speed is relative to that.
@@ -28,14 +24,13 @@ from experiments.benchmarking import tables as benchmark_tables
 from experiments.data import prompt_tasks
 from experiments.devices import guides
 from experiments.devices import mesh
-from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
+from experiments.devices import shared_prefix
 from experiments.devices import start_tables
 from experiments.evaluation import method_grid
 from experiments.evaluation import tree_cells
 from experiments.evaluation import tree_figures
 from experiments.evaluation import tree_tables
-from experiments.flags import share_prefix_flag
 from experiments.harness import batches
 from experiments.harness import store
 
@@ -44,7 +39,7 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
          "compilation_cache", "speed", "expected", "tolerance")
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
-flags.adopt_module_key_flags(share_prefix_flag)
+flags.adopt_module_key_flags(shared_prefix)
 
 
 def main():
@@ -64,7 +59,7 @@ def run_drafters(config, workdir):
   """Runs all trees with each of several drafters, and compares these."""
   drafts = {name: draft for name, draft in config.drafts.items() if draft}
   for draft in drafts.values():  # One that is missing is reported at once.
-    _open(config, draft)
+    model_pair.of_config(config, draft)
   settings = json.loads(config.to_json())
   workdir = store.open_workdir(workdir, settings, _FREE,
                                compiled=config.compilation_cache)
@@ -88,7 +83,7 @@ def run(config, workdir) -> list:
 
   Returns trees of `tree_tables.best`, none but in the first process.
   """
-  pair = _open(config, config.draft)
+  pair = model_pair.of_config(config, config.draft)
   methods, points, left_out = method_grid.that_fit(
       pair, *method_grid.from_config(config))
   start_tables.check_used(pair.start, methods)
@@ -98,9 +93,7 @@ def run(config, workdir) -> list:
   settings = json.loads(config.to_json())
   # Results depend on the task that is run, not on the others.
   settings["tasks"] = settings["tasks"].get(config.task)
-  settings.update(models=model_pair.fingerprint(pair),
-                  dtypes=model_pair.types(pair),
-                  mesh=mesh_shapes.text(pair.mesh), shared_tokens=pair.share,
+  settings.update(model_pair.settings(pair),
                   used_prompts=prompt_tasks.fingerprint(examples))
   workdir = store.open_workdir(workdir, settings, _FREE, timed=True,
                                compiled=config.compilation_cache)
@@ -124,12 +117,6 @@ def run(config, workdir) -> list:
   return trees
 
 
-def _open(config, draft):
-  return model_pair.open_pair(config.target, draft, config.dtype,
-                              config.draft_dtype, config.weights,
-                              config.draft_weights)
-
-
 def _load(config, pair, methods, prompts):
   """Checks all methods on the prompts, and loads the parameters."""
   prompt_length = max(map(len, prompts))
@@ -141,8 +128,7 @@ def _load(config, pair, methods, prompts):
                    config.batch,
                    batches.max_rows(config.batch, config.prompts, config.queue),
                    prompt_length, config.max_new_tokens)
-  return share_prefix_flag.apply(guides.apply(pair, config.guide, "guide"),
-                                 prompts)
+  return shared_prefix.apply(guides.apply(pair, config.guide, "guide"), prompts)
 
 
 def speed(config, workdir) -> str:
@@ -158,8 +144,6 @@ def speed(config, workdir) -> str:
           f"{folder}: summary.md, *.png, {store.RESULTS}")
 
 
-# Flags are defined where they are parsed: programs have flags of the same name,
-# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config("rsd", "rsd:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")

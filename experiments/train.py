@@ -1,7 +1,6 @@
 """Trains or distils a model on Python source, text pairs or dialogues.
 
   python -m experiments.train --config=configs/train.py:target
-  python -m experiments.train --config=configs/train.py:draft
 
 A run that was killed resumes from its last checkpoint with the same command,
 and ends with the parameters of an uninterrupted one. On SIGTERM it saves a
@@ -148,8 +147,11 @@ def _steps(config, run, state, evaluate):
       stops = multihost.any_stop_requested(step % AGREED == 0)
       saves = (stops or step % config.checkpoint_every == 0
                or step == config.steps)
-      if saves or logs:
-        _check_loss(step, float(loss))
+      if (saves or logs) and not math.isfinite(loss):
+        raise launch.UserError(
+            f"step {step}: the loss is {float(loss)}. A lower --config."
+            "learning_rate or --config.clip may help, in another "
+            "--config.workdir.")
       if logs:
         # Reading the loss waits for the devices, so that the rate is true.
         shown = {"train_loss": float(loss), "tokens/s": round(
@@ -172,13 +174,6 @@ def _steps(config, run, state, evaluate):
     raise preemption.Stopped
 
 
-def _check_loss(step, loss):
-  if not math.isfinite(loss):
-    raise launch.UserError(
-        f"step {step}: the loss is {loss}. A lower --config.learning_rate or "
-        "--config.clip may help, in another --config.workdir.")
-
-
 def _forget_after(step, path):
   records = store.read(path, "step")
   if not multihost.first():
@@ -193,8 +188,6 @@ def _line(metrics):
                    if isinstance(value, float))
 
 
-# Flags are defined where they are parsed: programs have flags of the same name,
-# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config("train:target", "train:target")
   launch.run(main)

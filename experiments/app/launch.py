@@ -137,6 +137,8 @@ def help_of(make) -> str:
                        for x in sys.argv[1:]) else ""
 
 
+# Programs call it where they parse: a process may import several of them, whose
+# flags have the same names.
 def define_config(path, example):
   """Defines `--config`, whose fields are flags; returns the holder of it.
 
@@ -248,8 +250,9 @@ def config(holder):
       raise UserError(f"--config has no field {name!r}: a config of this "
                       "experiment is needed.")
   _check_like("--config", settings, default)
-  if "seed" in settings:
-    check_seed(settings)
+  if settings.get("seed", 0) > MOST_SEED:
+    raise UserError(f"--config.seed={settings.seed}: 0 to {MOST_SEED} is "
+                    "allowed.")
   return settings
 
 
@@ -402,6 +405,14 @@ def check_positive(settings, *names):
       raise UserError(f"--config.{name}={value}: at least 1 is needed.")
 
 
+def check_known(name, values, known):
+  """Raises `UserError` unless values of a flag or field are all known."""
+  for value in values:
+    if value not in known:
+      raise UserError(f"{name}={value!r} is not one of "
+                      f"{', '.join(filter(None, known))}.")
+
+
 def check_folder(flag, value):
   """Raises `UserError` for the address of a bucket, which is no folder."""
   if "://" in str(value):
@@ -423,13 +434,6 @@ def check_unset(settings, *names, there=""):
     if value:
       raise UserError(f"--config.{name}={value!r} has no effect "
                       f"{there or f'on --config.task={settings.task}'}.")
-
-
-def check_seed(settings):
-  """Raises `UserError` unless the field `seed` is valid for all generators."""
-  if not 0 <= settings.seed <= MOST_SEED:
-    raise UserError(f"--config.seed={settings.seed}: 0 to {MOST_SEED} is "
-                    "allowed.")
 
 
 def model_folder(name):

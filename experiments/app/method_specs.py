@@ -51,7 +51,12 @@ def read(spec, where: str = "method") -> dj.Method:
     takes = ", ".join(signature.parameters) or "no sizes"
     raise launch.UserError(f"{where}: {name} takes {takes}: {e}.") from e
   if _METHODS in sizes:
-    sizes[_METHODS] = _read_all(sizes[_METHODS], f"{where}: {name}")
+    if not isinstance(sizes[_METHODS], tuple):
+      raise launch.UserError(
+          f"{where}: {name}: {_METHODS}={sizes[_METHODS]!r}: a list of methods "
+          "is needed, as [speculative(2), rsd_s(3, 4)].")
+    sizes[_METHODS] = tuple(read(x, f"{where}: {name}: {_METHODS}")
+                            for x in sizes[_METHODS])
   try:
     method = make(**sizes)
   except ValueError as e:
@@ -65,13 +70,6 @@ def read(spec, where: str = "method") -> dj.Method:
                            f"{type(method).__name__}: a dj.Method or a "
                            "dj.Drafter is needed.")
   return method
-
-
-def _read_all(specs, where):
-  if not isinstance(specs, tuple):
-    raise launch.UserError(f"{where}: {_METHODS}={specs!r}: a list of methods "
-                           "is needed, as [speculative(2), rsd_s(3, 4)].")
-  return tuple(read(spec, f"{where}: {_METHODS}") for spec in specs)
 
 
 def _maker(name, where):
@@ -218,16 +216,26 @@ def call(text: str, where: str, takes, form: str = "a call of one of its names "
   return name, values
 
 
-def own_call(text: str, where: str):
-  """Returns what a function of the user's own returns, "my.module:make(3)"."""
+def called(load, text: str, where: str, *first):
+  """Returns what a function, `load(name)`, returns by a call, see `call`.
+
+  Its first arguments are `first`; an error of it is a `UserError`.
+  """
   def takes(name):
-    return list(inspect.signature(own_code.load(name, where)).parameters)
+    return list(inspect.signature(load(name)).parameters)[len(first):]
 
   name, arguments = call(text, where, takes)
+  function = load(name)
   try:
-    return own_code.load(name, where)(**arguments)
+    inspect.signature(function).bind(*first, **arguments)
+    return function(*first, **arguments)
   except (TypeError, ValueError) as e:
-    raise launch.UserError(f"{where}={text}: {e}") from e
+    raise launch.UserError(f"{where}={text!r}: {e}") from e
+
+
+def own_call(text: str, where: str):
+  """Returns what a function of the user's own returns, "my.module:make(3)"."""
+  return called(lambda name: own_code.load(name, where), text, where)
 
 
 def _parse_call(text, where, more):

@@ -80,8 +80,7 @@ defer_signals = functools.partial(_until_done, "held")
 deferred = functools.partial(_until_done, "deferred")
 
 
-def _handle(signum, frame):
-  del signum, frame
+def _handle(*_):
   _state["asked"] = True
   check()
 

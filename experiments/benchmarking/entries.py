@@ -74,27 +74,22 @@ def methods_of(specs) -> dict[str, dj.Method]:
   return method_specs.by_name(methods)
 
 
-def check(config, tools=tuple(engines.ENGINES)):
+def check(config):
   """Raises `launch.UserError` for a config that cannot be measured."""
   launch.check_positive(config, "rounds", "prompts", "prompt_length",
                         "max_new_tokens", "batches")
   for name in ("temperatures", "dtypes", "rival_dtypes", "methods"):
     if not config[name]:
       raise launch.UserError(f"{name} is empty: one is needed.")
-  drafts = [config.draft_dtype] if config.draft_dtype else []
   for name, values, allowed in (
       ("dtypes", config.dtypes, WEIGHTS),
-      ("draft_dtype", drafts, _DTYPES),
+      ("draft_dtype", [config.draft_dtype], ("", *_DTYPES)),
       ("rival_dtypes", config.rival_dtypes, WEIGHTS),
-      ("rivals", config.rivals, tools), ("text", [config.text], _TEXTS)):
-    for value in values:
-      if value not in allowed:
-        raise launch.UserError(f"{name}: {value!r} is not one of "
-                               f"{', '.join(allowed)}.")
+      ("draft_weights", [config.draft_weights], quantization.WEIGHTS),
+      ("rivals", config.rivals, engines.ENGINES),
+      ("text", [config.text], _TEXTS)):
+    launch.check_known(name, values, allowed)
   if not 0 < config.vllm_memory_share <= 1:
     raise launch.UserError(
         f"--config.vllm_memory_share={config.vllm_memory_share}: above 0 and "
         "at most 1, the share of the GPU's memory, is needed.")
-  if config.draft_weights not in quantization.WEIGHTS:
-    raise launch.UserError(f"draft_weights={config.draft_weights!r} is not one "
-                           f"of {', '.join(quantization.WEIGHTS)}.")

@@ -1,6 +1,7 @@
 """Measures the entries of a benchmark, ours alone or in turn with others'."""
 
 import functools
+import itertools
 import json
 import time
 
@@ -52,27 +53,37 @@ def measure(config, pair, methods, groups, path) -> list[dict]:
     return cells.run(cells_of(groups, config.rounds, run), path, unit="run")
 
 
+def opened(config, workdir, **options):
+  """Opens the models and the folder of results of a config.
+
+  Returns the folder, the pair, its models, our methods by name, and a
+  description of the run in Markdown.
+  """
+  entries.check(config)
+  methods = entries.methods_of(config.methods)
+  pair = systems.open_pair(config, workdir)
+  models = systems.with_dtype(pair, pair.dtype)
+  for method, temperature in itertools.product(methods.values(),
+                                               config.temperatures):
+    model_pair.check(method, models, config.prompt_length,
+                     config.max_new_tokens,
+                     systems.sampling(config, temperature))
+  settings = {**json.loads(config.to_json()),
+              "models": model_pair.fingerprint(models)}
+  workdir = store.open_workdir(workdir, settings, FREE, timed=True, **options)
+  return workdir, pair, models, methods, provenance.markdown(
+      {**settings, "target": str(pair.target), "draft": str(pair.draft)})
+
+
 def rates(config, workdir):
   """Measures our methods alone, and writes their summary and figure.
 
   Returns rows of `tables.rows`, and the parameters of target and draft.
   """
-  entries.check(config)
-  methods = entries.methods_of(config.methods)
-  pair = systems.open_pair(config, workdir)
-  models = systems.with_dtype(pair, config.dtypes[0])
-  settings = {**json.loads(config.to_json()),
-              "models": model_pair.fingerprint(models)}
-  workdir = store.open_workdir(workdir, settings, FREE, timed=True)
-  records = measure(config, pair, methods, entries.groups(config, methods, ()),
-                    workdir / store.RESULTS)
-  rows = tables.rows(records)
-  tables.write(workdir, rows, systems.remarks(pair), about(settings, pair))
+  workdir, pair, models, methods, about = opened(config, workdir)
+  rows = tables.rows(measure(
+      config, pair, methods, entries.groups(config, methods, ()),
+      workdir / store.RESULTS))
+  tables.write(workdir, rows, systems.remarks(pair), about)
   return rows, [transformer.num_params(params) for params in (
       models.target_params, models.draft_params)]
-
-
-def about(settings, pair) -> str:
-  """Describes a run in Markdown."""
-  return provenance.markdown({**settings, "target": str(pair.target),
-                              "draft": str(pair.draft)})

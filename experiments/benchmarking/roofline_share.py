@@ -36,14 +36,6 @@ def measured(workdir, dtypes, again):
   return roofline.Roofline(**old)
 
 
-def note(roof):
-  """Describes a roofline in one line."""
-  products = ", ".join(f"{value / 1e9:,.0f} GFLOP/s in {dtype}"
-                       for dtype, value in roof.flops.items())
-  return (f"Roofline of this device: it reads {roof.bandwidth / 1e9:,.1f} GB/s "
-          f"and multiplies {products}.")
-
-
 def from_runs(roof, config, pair, methods):
   """Returns `record -> lower bound on its seconds`, None for 4-bit weights.
 

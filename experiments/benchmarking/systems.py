@@ -12,7 +12,6 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.app import peak_memory
 from experiments.benchmarking import entries
 from experiments.data import python_corpus
 from experiments.devices import drafts
@@ -188,16 +187,9 @@ def prompts(config, pair):
 # Cached: choosing, measuring and profiling use the same prompts.
 @functools.lru_cache(maxsize=1)
 def _sampled(pair, count, length, seed):
-  """Samples texts of the target after a random token, `[count, length]`."""
   models = with_dtype(pair, pair.dtype)
-  first = np.random.default_rng(seed).integers(
-      pair.vocab_size, size=(count, 1), dtype=np.int32)
-  if length == 1:
-    return first
-  return np.asarray(dj.generate(
-      jax.random.key(seed), first, np.ones(count, np.int32),
-      method=dj.methods.autoregressive(), target=models.target,
-      target_params=models.target_params, max_new_tokens=length - 1).tokens)
+  return random_pair.sample(models.target, models.target_params, seed, length,
+                            count)
 
 
 def sampling(config, temperature):
@@ -213,7 +205,7 @@ def ours(config, pair, methods, texts, entry, number):
       jax.random.key(config.seed), rows + number * len(texts))
   method = methods[entry.name]
   models = model_pair.for_method(with_dtype(pair, entry.dtype), method)
-  peak_memory.reset()
+  subprocess_server.reset_peak()
   out, seconds = stopwatch.timed(
       lambda: dj.generate(
           keys, chosen, np.full(len(rows), chosen.shape[1], np.int32),
@@ -226,7 +218,8 @@ def ours(config, pair, methods, texts, entry, number):
   memory = jax.local_devices()[0].memory_stats() or {}
   return _record(seconds, int(out.stats.emitted.sum()), int(out.steps),
                  int(out.stats.target_calls.sum()),
-                 memory.get("peak_bytes_in_use") or peak_memory.peak())
+                 memory.get("peak_bytes_in_use") or
+                 subprocess_server.peak_memory())
 
 
 def theirs(config, servers_, texts, entry, number):

@@ -19,7 +19,7 @@ class Batch(NamedTuple):
 class Data(NamedTuple):
   """Training and held-out data of a run; all functions are deterministic."""
   # `(step, samples) -> Batch`, a function of the step, so that a resumed run
-  # sees the same batches; `samples` of `teacher_samples`, or None.
+  # sees the same batches; `samples` of `own_texts`, or None.
   train: Callable[[int, Optional[np.ndarray]], Batch]
   held_out: Callable[[int], Batch]  # `(count) -> Batch` of at most `count` rows
   # `(count) -> (tokens [R, P], lengths [R])` of the train split, which a

@@ -10,18 +10,18 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from experiments.app import launch
 from experiments.data import batches
-from experiments.data import grid_tasks
-from experiments.data import list_tasks
+from experiments.data import parallel_bench
 from models.text import tokenizers as tokenizers_lib
 
-TASKS = {**list_tasks.TASKS, **grid_tasks.TASKS}
+TASKS = parallel_bench.TASKS
 CANVAS = 16
 # The task, two arguments, what is given, and a sign.
 PROMPT = 1 + 2 + CANVAS + 1
 NOTHING, SIGN, MASK = "-", "=", "<mask>"
-WORDS = (tokenizers_lib.EOS, NOTHING, SIGN, grid_tasks.BLANK, *TASKS,
-         *list_tasks.LETTERS, *list_tasks.NUMBERS, MASK)
+WORDS = (tokenizers_lib.EOS, NOTHING, SIGN, parallel_bench.BLANK, *TASKS,
+         *parallel_bench.LETTERS, *parallel_bench.NUMBERS, MASK)
 _IDS = {word: i for i, word in enumerate(WORDS)}
 # Rows that are held out have seeds that no step of training has.
 _HELD_OUT = 2**31
@@ -72,11 +72,8 @@ def is_right(example, tokens) -> bool:
 
 
 def check(config) -> None:
-  """Raises a ValueError for tasks that there are not."""
-  unknown = [name for name in config.canvas_tasks if name not in TASKS]
-  if unknown:
-    raise ValueError(f"--config.canvas_tasks={tuple(config.canvas_tasks)}: "
-                     f"{unknown[0]!r} is not one of {sorted(TASKS)}.")
+  """Raises an error for tasks that there are not."""
+  launch.check_known("--config.canvas_tasks", config.canvas_tasks, TASKS)
   if not config.masked:
     raise ValueError("--config.canvas_tasks needs --config.masked=True.")
 
@@ -95,8 +92,7 @@ def data(config, tokenizer_) -> batches.Data:
   size = PROMPT + CANVAS
   rows = max(1, config.batch_tokens // size)
 
-  def train(step, samples):
-    del samples
+  def train(step, _):
     rng = np.random.default_rng((config.seed, step))
     names = rng.choice(config.canvas_tasks, rows)
     return _batch([(name, *TASKS[name].draw(rng)) for name in names])

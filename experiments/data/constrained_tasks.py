@@ -50,9 +50,7 @@ class Task(NamedTuple):
 
 def load(config, pair) -> Task:
   """Loads `config.examples` examples of a config as in `configs/cdsl.py`."""
-  if config.task not in _TASKS:
-    raise launch.UserError(f"task={config.task!r} is not one of "
-                           f"{', '.join(map(repr, _TASKS))}.")
+  launch.check_known("--config.task", [config.task], _TASKS)
   launch.check_positive(config, "examples", "concepts", "prompt_length",
                         "max_new_tokens", "batch")
   launch.check_used(config, system="chat")
@@ -168,15 +166,8 @@ def _word_sets(config):
 def _of_folder(config):
   folder = pathlib.Path(config.corpus)
   names = [name.format(config.split or "dev") for name in _COMMONGEN]
-  for name in names:
-    if not (folder / name).is_file():
-      raise FileNotFoundError(
-          f"No file '{folder / name}' of CommonGen: --config.corpus="
-          f"{config.corpus!r} must be a folder with {', '.join(names)}.")
-  # Not splitlines, which also splits at characters that a text may contain.
   words, references, concepts = (
-      (folder / name).read_text("utf-8").removesuffix("\n").split("\n")
-      [:config.examples] for name in names)
+      x[:config.examples] for x in parallel_text.lines(folder, names))
   concepts = [_parsed(folder / names[-1], i, line)
               for i, line in enumerate(concepts, 1)]
   if not len(words) == len(references) == len(concepts) == config.examples:

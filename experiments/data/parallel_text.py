@@ -103,9 +103,11 @@ def data(config, tokenizer) -> batches.Data:
                        constant_values=types.PAD)
       written = Rows(samples, prompts(len(samples))[1],
                      (samples != types.PAD).sum(axis=1))
-      fits = batches.padded(config, written.ends - 1) == length
-      parts.append(_some(rng, written, fits, length,
-                         config.sample_fraction * len(chosen)))
+      fitting = np.flatnonzero(
+          batches.padded(config, written.ends - 1) == length)
+      share = round(config.sample_fraction * len(chosen))
+      parts.append(batch(
+          written, rng.choice(fitting, share if len(fitting) else 0), length))
     left = chosen[:len(chosen) - sum(len(part.tokens) for part in parts)]
     # None are left if the teacher's samples are all of the batch.
     parts.append(rewritten(rng, left, length) if rewritten and len(left) else
@@ -143,16 +145,22 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
   return tokenizer.encode(PROMPT.format(prompt)).ids
 
 
-def read(folder, names) -> tuple[list[str], list[str]]:
-  """Returns prompts and completions of two parallel files, equally many."""
-  pairs = []
-  for name in names:
-    path = pathlib.Path(folder) / name
+def lines(folder, names) -> list[list[str]]:
+  """Returns the lines of files of `--config.corpus`, of each file in a list."""
+  paths = [pathlib.Path(folder) / name for name in names]
+  for path in paths:
     if not path.is_file():
       raise FileNotFoundError(
-          f"No file '{path}' of pairs: --config.corpus={str(folder)!r} must be "
-          f"a folder with {' and '.join(names)}.")
-    pairs.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
+          f"No file '{path}': --config.corpus={str(folder)!r} must be a folder "
+          f"with {' and '.join(names)}.")
+  # Not splitlines, which also splits at characters that a text may contain.
+  return [path.read_text("utf-8").removesuffix("\n").split("\n")
+          for path in paths]
+
+
+def read(folder, names) -> tuple[list[str], list[str]]:
+  """Returns prompts and completions of two parallel files, equally many."""
+  pairs = lines(folder, names)
   if len(pairs[0]) != len(pairs[1]) or not pairs[0]:
     raise ValueError(
         f"'{names[0]}' and '{names[1]}' of --config.corpus={str(folder)!r} "
@@ -219,10 +227,3 @@ def _pad(pairs, size):
   tokens = np.full((len(ends), size), types.PAD, np.int32)
   tokens[np.arange(size) < ends[:, None]] = np.concatenate(texts_)
   return Rows(tokens, np.array(starts, np.int32), ends)
-
-
-def _some(rng, rows_, fits, length, share):
-  """Draws `share` random rows of those that fit; none if none does."""
-  fitting = np.flatnonzero(fits)
-  return batch(rows_, rng.choice(fitting, round(share) if len(fitting) else 0),
-               length)

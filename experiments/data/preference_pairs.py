@@ -45,8 +45,7 @@ def data(config, tokenizer) -> batches.Data:
       _encode(tokenizer, _read(config, split), max(config.windows))
       for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
 
-  def train_batch(step, samples):
-    del samples
+  def train_batch(step, _):
     length, chosen = batches.of_one_length(config, sizes, step)
     return _batch(train, chosen, length)
 
@@ -60,12 +59,8 @@ def data(config, tokenizer) -> batches.Data:
 def read(folder, name, split) -> list[tuple[str, str]]:
   """Reads (chosen, rejected) of one split, in the order of the file."""
   path = pathlib.Path(folder) / name
-  if not path.is_file():
-    raise FileNotFoundError(
-        f"No file '{path}' of preferences: --config.corpus={str(folder)!r} "
-        f"must be a folder with {name}.")
   pairs = [tuple(records.field(record, side) for side in _SIDES)
-           for record in records.load(str(path), name="preferences")]
+           for record in records.load(str(path), name="--config.corpus")]
   pairs = [
       pair for pair in pairs
       if python_corpus.split_of(os.path.commonprefix(pair), _STRIDE) == split

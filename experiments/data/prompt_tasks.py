@@ -47,9 +47,11 @@ def load(config, pair, now=None) -> Examples:
   """Loads `config.prompts` examples; a larger number extends a smaller one."""
   task = _own_task(config.task)
   if task is None:
-    _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
+    launch.check_known("--config.task", [config.task],
+                       (PYTHON, TEXT, *config.tasks))
     task = config.tasks.get(config.task)
-  _check_name("too_long", config.too_long, prompt_templates.SIDES)
+  launch.check_known("--config.too_long", [config.too_long],
+                     prompt_templates.SIDES)
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
   launch.check_used(config, system="chat")
@@ -104,13 +106,6 @@ def _own_task(name):
                            f"{type(task).__name__}: a dict is needed.") from e
 
 
-def _check_name(what, name, known):
-  if name not in known:
-    raise launch.UserError(
-        f"--config.{what}={name!r} is not one of "
-        f"{', '.join(map(repr, known))}.")
-
-
 def _continuations(config, tokenizer):
   if not config.data:
     raise ValueError("data is empty: task='text' needs a file.")
@@ -123,9 +118,8 @@ def _continuations(config, tokenizer):
 
 def _examples(config, task, pair, now):
   """Makes prompts of records, in an order drawn with the seed."""
-  for name in task.metrics:
-    _check_name(f"tasks.{config.task}.metrics", name,
-                tuple(text_metrics.CORPUS))
+  launch.check_known(f"--config.tasks.{config.task}.metrics", task.metrics,
+                     text_metrics.CORPUS)
   loaded = _records(config, task)
   form = prompt_templates.layout(task, loaded[0])
   encode = encoder(config, pair.tokenizer, form, now)
@@ -165,7 +159,10 @@ def _records(config, task):
     data = str(_FILES / task.file)
   rows = records.load(data, task.get("dataset"))
   if config.category:
-    rows = _of_category(rows, config.category)
+    kinds = [records.field(row, "category") for row in rows]
+    launch.check_known("--config.category", [config.category],
+                       dict.fromkeys(kinds))
+    rows = [x for x, kind in zip(rows, kinds) if kind == config.category]
   elsewhere = task.get("placeholder")
   left = [x for x in rows if not elsewhere
           or elsewhere not in json.dumps(x.value, default=str)]
@@ -199,14 +196,6 @@ def _category_of(task):
     return groups.get(category, category)
 
   return of_record
-
-
-def _of_category(loaded, category):
-  kinds = [records.field(record, "category") for record in loaded]
-  if category not in kinds:
-    raise ValueError(f"category={category!r} is not one of "
-                     f"{', '.join(map(repr, dict.fromkeys(kinds)))}.")
-  return [record for record, own in zip(loaded, kinds) if own == category]
 
 
 def encoder(config, tokenizer, form, now=None):

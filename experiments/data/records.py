@@ -5,6 +5,7 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
+from decoding_jax.validation import values
 from models.folders import hub
 
 
@@ -91,12 +92,12 @@ def _of_file(path, by_line):
   if not text.strip():
     return []
   if inner.suffix == ".json":
-    values = _parsed(f"'{path}'", text).value
-    if not isinstance(values, list):
-      raise ValueError(f"'{path}' is of type {type(values).__name__}: a list "
+    items = _parsed(f"'{path}'", text).value
+    if not isinstance(items, list):
+      raise ValueError(f"'{path}' is of type {type(items).__name__}: a list "
                        "of examples is needed.")
     return [Record(f"'{path}', item {i}", value)
-            for i, value in enumerate(values, 1)]
+            for i, value in enumerate(items, 1)]
   if by_line or inner.suffix == ".jsonl":
     make = _parsed if inner.suffix == ".jsonl" else Record
     # Not splitlines, which also splits at characters that JSON may contain.
@@ -111,11 +112,8 @@ def _parsed(where, text):
     value = json.loads(text)
   except ValueError as e:
     raise ValueError(f"{where} is not JSON: {e}.") from e
-  try:
-    # JSON can hold lone surrogates, which tokenizers refuse.
-    json.dumps(value, ensure_ascii=False).encode()
-  except UnicodeEncodeError as e:
-    raise ValueError(f"{where} is no text in UTF-8: {e}.") from e
+  # JSON can hold lone surrogates, which tokenizers refuse.
+  values.utf8(where, json.dumps(value, ensure_ascii=False))
   return Record(where, value)
 
 

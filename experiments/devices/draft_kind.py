@@ -103,7 +103,6 @@ class Draft:
 
   def saved_weights(self, target) -> str:
     """Returns a `quantization.WEIGHTS` of its own, or "" for the target's."""
-    del target
     return ""
 
   def check_types(self, source: Source):
@@ -129,32 +128,43 @@ class Draft:
 
   def load(self, pair, placing: Placing):
     """Returns a pair, whose target has parameters, with the draft's."""
-    del placing
     return pair
 
   def on_mesh(self, pair, placing: Placing):
     """Returns the pair whose draft computes on a mesh; see `load`."""
-    del placing
     return pair
 
   def architecture(self, source: Source) -> transformer.Config | None:
     """Returns the architecture; None for a draft that is no transformer."""
-    del source
 
   def types(self, source: Source) -> list[str]:
     """Returns the dtype of its own parameters, if it has some, in a list."""
-    del source
     return []
 
   def folder(self, target, workdir) -> pathlib.Path:
     """Returns the folder of a model that drafts alike, perhaps in `workdir`."""
-    del target, workdir
     return launch.model_folder(self.name)
 
 
+@dataclasses.dataclass(frozen=True)
 class OfTarget(Draft):
-  """A draft with the parameters of the target."""
-  # A subclass has `model(config)`, which drafts for a target of this config.
+  """A draft with parameters of the target, of a name "<prefix>N"."""
+  # A subclass has `view(config, count)`, the model that drafts for a target of
+  # this config, and `part(config, count)`, the architecture of what it reads.
+  count: int = 1  # the N
+
+  @classmethod
+  def of_name(cls, name: str, prefix: str, digits: int, unit: str,
+              example: str) -> "OfTarget | None":
+    """Returns the draft of a name; None for one of another prefix."""
+    # N has at most `digits` digits and counts `unit`s; `example` is a name.
+    if not name.startswith(prefix):
+      return None
+    number = name.removeprefix(prefix)
+    if not re.fullmatch(f"[1-9][0-9]{{0,{digits - 1}}}", number):
+      raise launch.UserError(f"--draft={name}: {prefix}N with a number N of "
+                             f"{unit} is needed, such as {example}.")
+    return cls(name, int(number))
 
   @property
   def of_target(self):
@@ -168,25 +178,28 @@ class OfTarget(Draft):
             f"{field}={value!r}: draft={self.name!r} has the parameters of the "
             f"target; leave it {of_target!r} or ''.")
 
+  def architecture(self, source):
+    with launch.user_errors(ValueError):
+      return self.part(source.architecture(), self.count)
+
+  def open(self, target):
+    return Opened(
+        target.lm, target.params, self._model(target.config), target.params,
+        transformer.num_params(transformer.abstract_params(
+            self.part(target.config, self.count))))
+
   def load(self, pair, placing):
     return pair._replace(draft_params=pair.target_params)
 
   def on_mesh(self, pair, placing):
     config = pair.source.architecture()
-    return pair._replace(draft=placing.model(self.model(config), config))
+    return pair._replace(draft=placing.model(self._model(config), config))
 
-
-def counted(name: str, prefix: str, digits: int, unit: str,
-            example: str) -> int | None:
-  """Returns the number N of a name "<prefix>N"; None for another name."""
-  # N has at most `digits` digits and counts `unit`s; `example` is a name.
-  if not name.startswith(prefix):
-    return None
-  number = name.removeprefix(prefix)
-  if not re.fullmatch(f"[1-9][0-9]{{0,{digits - 1}}}", number):
-    raise launch.UserError(f"--draft={name}: {prefix}N with a number N of "
-                           f"{unit} is needed, such as {example}.")
-  return int(number)
+  def _model(self, config):
+    try:
+      return self.view(config, self.count)
+    except ValueError as e:
+      raise launch.UserError(f"--draft={self.name}: {e}") from e
 
 
 def needs_draft(method) -> bool:
@@ -210,6 +223,13 @@ def default_weights() -> str:
   read that, unless layers are to be scanned."""
   return (quantization.STORED if kernels.available() and _scan() != _ON
           else quantization.DTYPE)
+
+
+def params(folder, config, shardings=None):
+  """Reads the parameters of an `architecture`, as `shardings` say."""
+  return checkpoints.load(folder, scan_layers=config.scan_layers,
+                          dtype=config.dtype, weights=config.weights,
+                          shardings=shardings)[1]
 
 
 def scans_layers(config) -> bool:

@@ -6,13 +6,12 @@ mathematics. What is drafted stays as it is, and every method that keeps the
 target's distribution keeps the guided target's.
 """
 
-import inspect
-
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_kind
 from models import checkpoints
+from models import guided
 from models import transformer
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -29,7 +28,6 @@ def contrastive(pair, alpha=0.1, beta=0.5, amateur=""):
     raise ValueError("contrastive: the draft is no model, or is not needed by "
                      "the method: name an amateur, as in contrastive(amateur="
                      "'python-draft').")
-  from models import guided  # Few runs need it, as below.
   return _guided(pair, guided.contrastive(pair.target, lm, alpha, beta),
                  (pair.target_params, params))
 
@@ -39,14 +37,12 @@ def proxy_tuned(pair, tuned, untuned, scale=1.0):
   small = [_model(pair, *named) for named in (("tuned", tuned),
                                               ("untuned", untuned))]
   lms, params = zip((pair.target, pair.target_params), *small)
-  from models import guided
   return _guided(pair, guided.proxy_tuned(*lms, scale), params)
 
 
 def classifier_free(pair, negative_prompt, scale=1.5):
   """The target after its prompt, moved away from it after another prompt."""
   tokens = tokenizer_files.encode(pair.tokenizer, negative_prompt).ids
-  from models import guided
   return _guided(pair, *guided.classifier_free(
       pair.target, pair.target_params, tokens, scale))
 
@@ -62,15 +58,12 @@ HELP = ("What changes the target's distribution: contrastive(alpha, beta, "
 
 def apply(pair, spec: str, where: str = "--guide"):
   """Returns the pair with the target of a guide's call; "": itself."""
-  def takes(name):
-    if name not in _GUIDES:
-      raise launch.UserError(f"{where}: {name!r} is not one of "
-                             f"{', '.join(_GUIDES)}.")
-    return list(inspect.signature(_GUIDES[name]).parameters)[1:]
+  def load(name):
+    launch.check_known(where, [name], _GUIDES)
+    return _GUIDES[name]
 
   if not spec:
     return pair
-  name, sizes = method_specs.call(spec, where, takes)
   if pair.mesh is not None:
     raise launch.UserError(f"{where}={spec!r}: one device is needed, a mesh "
                            "has one target.")
@@ -78,12 +71,8 @@ def apply(pair, spec: str, where: str = "--guide"):
     raise launch.UserError(f"{where}={spec!r}: the head {pair.drafts} reads "
                            "the features of one target: a draft model, or a "
                            "method without one, is needed.")
-  try:
-    inspect.signature(_GUIDES[name]).bind(pair, **sizes)
-    with launch.user_errors(OSError):
-      return _GUIDES[name](pair, **sizes)
-  except (TypeError, ValueError) as e:
-    raise launch.UserError(f"{where}={spec!r}: {e}") from e
+  with launch.user_errors(OSError):
+    return method_specs.called(load, spec, where, pair)
 
 
 def _guided(pair, target, params):

@@ -45,13 +45,14 @@ def of_step(text) -> list[Kernel]:
   # In the HLO text of a generation this is the loop over its steps. Of branches
   # the one that reads the most is taken; an inner loop without a known number
   # of turns takes one. Empty without a loop.
-  program = _parse(text)
+  program = parse(text)
   turns = [_kernels(program, _CALLED.search(x.rest)[1])
            for body in program.values() for x in body if x.opcode == "while"]
   return max(turns, key=_num_bytes, default=[])
 
 
-def _parse(text):
+def parse(text) -> dict[str, list]:
+  """Returns the instructions of each computation of a program's HLO text."""
   return {match[1]: [
       _Instruction(x[1], x[2], x[3], tuple(re.findall(r"%([^\s,)]+)", x[4])),
                    x[5] or "")

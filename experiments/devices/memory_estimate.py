@@ -9,7 +9,6 @@ those for TPUs 0.4 to 2.6 times. `experiments.estimate` compiles instead. Keys
 and values of beams, and of samples of whole texts, are not counted.
 """
 
-import math
 import sys
 from typing import NamedTuple
 
@@ -110,17 +109,17 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
                  times=of_prefill) for lm, params in models),
       _largest(*models[0], batch, scored, slots, logits=True, times=_OF_STEP))
   parts, own = ways.rows * ways.layers, ways.drafts or ways.layers
-  all_weights = _bytes(memory.distinct([x for _, x in models] + [
+  all_weights = memory.size(memory.distinct([x for _, x in models] + [
       pair.draft_params] * (drafts and is_head)))
-  of_target = _bytes(memory.distinct([pair.target_params]))
+  of_target = memory.size(memory.distinct([pair.target_params]))
   caches = sum(
-      _bytes((x.keys, x.values, x.length)) // (rows * n) + _bytes(
+      memory.size((x.keys, x.values, x.length)) // (rows * n) + memory.size(
           (x.features, x.states, _updates(x, scored))) // rows
       for (lm, _), n in zip(models, (ways.layers, own))
       for x, rows in _caches(lm, batch, slots, shared, ways))
   return Need(
       of_target // ways.layers + (all_weights - of_target) // own,
-      caches + max(_bytes(_carry(pair, program, batch, width, slots))
+      caches + max(memory.size(_carry(pair, program, batch, width, slots))
                    for program in kinds) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
       2 * batch * scored**2 // ways.rows,
@@ -196,11 +195,6 @@ def _carry(pair, program, batch, width, slots):
   return jax.eval_shape(program.drafter.init, context, state).carry
 
 
-def _bytes(arrays):
-  return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize
-             for x in jax.tree.leaves(arrays))
-
-
 def _largest(lm, params, batch, tokens, slots, *, logits, times):
   """Returns `times` the bytes of the largest array of a forward."""
   # Without `logits` only the block is asked for.
@@ -215,7 +209,7 @@ def _largest(lm, params, batch, tokens, slots, *, logits, times):
       jax.eval_shape(lambda x: cache_lib.init_block(x, tokens), cache),
       shape((batch, tokens, tokens), bool)).jaxpr
   # A barrier has its arguments for results, and computes nothing.
-  return max((times * _bytes([v.aval for v in equation.outvars])
+  return max((times * memory.size([v.aval for v in equation.outvars])
               for equation in _used(jaxpr)
               if equation.primitive.name != "optimization_barrier"), default=0)
 

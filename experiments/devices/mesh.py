@@ -33,7 +33,7 @@ _MESH = flags.DEFINE_string(
     "data:4,model:2; or auto. Default: one device; auto for several processes. "
     "role:2 before them: as many more devices draft while these verify, with "
     "pearl or ssd. Each core of a CPU can be a device.")
-_DRAFT_MESH = flags.DEFINE_enum(
+DRAFT_MESH = flags.DEFINE_enum(
     "draft_mesh", mesh_shapes.AUTO, [mesh_shapes.AUTO, *mesh_shapes.DRAFTS],
     "Whether layers of a draft model are split over model as well, or are on "
     "all devices (replicated).")
@@ -89,11 +89,6 @@ def value():
   return _MESH.value
 
 
-def draft_mesh():
-  """Returns the flag `--draft_mesh`."""
-  return _DRAFT_MESH.value
-
-
 def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
   """Reads the parameters of a pair onto the devices of the flags."""
   # `kinds` are pairs or decoders that will decode, `batch` the rows decoded
@@ -111,13 +106,13 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
       _check_roles(pair, kinds)
     shapes = mesh_shapes.sizes(each, config, batch, jax.device_count(),
                                1 + apart)
-    ways = [partition(pair, shape, draft_mesh()) for shape in shapes]
+    ways = [partition(pair, shape, DRAFT_MESH.value) for shape in shapes]
   # All processes choose the same, be their machines equal or not.
   number = multihost.from_first(lambda: choose(decoded, ways, *sizes_))
   shape = shapes[number]
   memory_estimate.check(decoded, *sizes_, _FORCE.value, ways[number])
   make = mesh_shapes.make_roles if apart else mesh_shapes.make
-  return with_params(pair, make(shape), drafts=draft_mesh())
+  return with_params(pair, make(shape), drafts=DRAFT_MESH.value)
 
 
 def _check_roles(pair, kinds):
@@ -161,20 +156,13 @@ def from_flags(config, batch, count):
 
 def stand_ins(folder, config, shardings):
   """Returns shapes and shardings instead of the parameters of a model."""
-  del folder
   params = transformer.abstract_params(config)
   return jax.tree.map(
       lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
       params, shardings(params))
 
 
-def _read(folder, config, shardings):
-  return checkpoints.load(folder, scan_layers=config.scan_layers,
-                          dtype=config.dtype, weights=config.weights,
-                          shardings=shardings)[1]
-
-
-def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
+def with_params(pair, mesh, read=draft_kind.params, drafts=mesh_shapes.AUTO):
   """Reads the parameters of a pair onto a mesh; `drafts`: `--draft_mesh`."""
   # A head on the target's features is replicated, with what it keeps. `read` is
   # `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
@@ -341,11 +329,9 @@ def _generate(run: _Run, batch, temperature, params):
 
 def put(mesh, spec, tree):
   """Puts arrays of the host on a mesh; each process provides its part."""
-  where = NamedSharding(mesh, spec)
-  return jax.tree.map(lambda x: put_array(x, where), tree)
+  def put_array(x):
+    x = np.asarray(x)
+    return jax.make_array_from_callback(
+        x.shape, NamedSharding(mesh, spec), lambda at: x[at])
 
-
-def put_array(x, where):
-  """Does the same with an array and its `NamedSharding`."""
-  x = np.asarray(x)
-  return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
+  return jax.tree.map(put_array, tree)

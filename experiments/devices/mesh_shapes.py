@@ -9,6 +9,7 @@ from jax.experimental import mesh_utils
 import numpy as np
 
 from decoding_jax import roles
+from decoding_jax.validation import memory
 from models import transformer
 from models.transformer import sharding
 
@@ -116,9 +117,7 @@ def split_size(config, size):
 def _gains(config, size):
   if split_size(config, size) == 1:
     return False
-  shapes = transformer.abstract_params(config)["layers"]
-  layers = sum(math.prod(x.shape) * x.dtype.itemsize
-               for x in jax.tree.leaves(shapes))
+  layers = memory.size(transformer.abstract_params(config)["layers"])
   # Two a layer; the embedding's would be there in any case.
   return layers * (1 - 1 / size) > 2 * config.num_layers * _BYTES_OF_A_SUM
 

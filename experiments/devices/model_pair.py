@@ -16,6 +16,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_kind
 from experiments.devices import drafts
+from experiments.devices import mesh_shapes
 from experiments.devices import start_tables
 from models import checkpoints
 from models import transformer
@@ -100,9 +101,7 @@ def open_pair(target, draft, dtype="", draft_dtype="", weights="",
       ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
       ("weights", weights, ("", *quantization.WEIGHTS)),
       ("draft_weights", draft_weights, ("", *quantization.WEIGHTS))):
-    if value not in allowed:
-      raise launch.UserError(f"{field}={value!r} is not one of "
-                             f"{', '.join(filter(None, allowed))}.")
+    launch.check_known(field, [value], allowed)
   draft = drafts.parse(draft)
   draft.check_types(draft_kind.Source(target, (dtype, draft_dtype),
                                       (weights, draft_weights)))
@@ -134,6 +133,18 @@ def open_pair(target, draft, dtype="", draft_dtype="", weights="",
       source=source, drafts=draft, kept=opened.kept, start=opened.start)
 
 
+def of_config(config, draft):
+  """Opens the models that the fields of a config name."""
+  return open_pair(config.target, draft, config.dtype, config.draft_dtype,
+                   config.weights, config.draft_weights)
+
+
+def settings(pair, *others) -> dict:
+  """Returns what results depend on by a pair, and `others` as `fingerprint`."""
+  return {"models": fingerprint(pair, *others), "dtypes": types(pair),
+          "mesh": mesh_shapes.text(pair.mesh), "shared_tokens": pair.share}
+
+
 def _check_devices():
   try:
     jax.devices()
@@ -147,10 +158,8 @@ def _check_devices():
 def with_params(pair):
   """Reads the parameters of a pair of `open_pair` to one device."""
   def read(name, dtype, weights):
-    config = draft_kind.architecture(name, dtype, weights)
-    return checkpoints.load(launch.model_folder(name),
-                            scan_layers=config.scan_layers, dtype=config.dtype,
-                            weights=weights)[1]
+    return draft_kind.params(launch.model_folder(name),
+                             draft_kind.architecture(name, dtype, weights))
 
   source = pair.source
   placing = draft_kind.Placing(

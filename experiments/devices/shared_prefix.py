@@ -1,14 +1,28 @@
 """The beginning that prompts have in common, which caches keep once."""
 
+from absl import flags
 import numpy as np
 
 from experiments.devices import mesh_shapes
 
+_SHARE = flags.DEFINE_bool(
+    "share_prefix", True, "Keep keys and values of a beginning that prompts "
+    "have in common, such as examples or instructions, once for all rows.")
+# More than any prompt has.
+_ALL = 2**30
 # Fewer tokens would hardly save anything.
 _LEAST = 32
 # A number is rounded down to a multiple of this part of its power of two: each
 # is a program of its own.
 _PART = 8
+
+
+def apply(pair, prompts=None):
+  """Returns the pair, with the prefix of all `prompts` that batches share, so
+  that none needs a program of its own; None: each batch shares what it can.
+  """
+  return pair._replace(share=_ALL if prompts is None else of_texts(
+      prompts)) if _SHARE.value else pair
 
 
 def length(prompts, lengths) -> int:

@@ -26,8 +26,6 @@ from models import transformer
 _NOWHERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_ACCELERATOR_TYPE": "v5litepod-4",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-# Memory of a device by its model in GiB, by its specification.
-_GIB = {"TPU v5 lite": 16, "TPU v5": 95, "TPU v6 lite": 32}
 # Bytes of memory read in a cycle, by the specification.
 _BYTES = {"TPU v5 lite": 546, "TPU v5": 1580, "TPU v6 lite": 937}
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -77,12 +75,6 @@ def devices(name):
     raise launch.UserError(
         f"--devices={name} is no topology such as v5e:2x2, v6e:4x4 or "
         f"v5p:2x2x4, in whole machines: {e}") from e
-
-
-def capacity(device) -> int | None:
-  """Returns the bytes of memory of a device; None for an unknown model."""
-  size = _GIB.get(device.device_kind)
-  return size and size * 2**30
 
 
 def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:

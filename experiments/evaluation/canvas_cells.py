@@ -1,14 +1,13 @@
 """The cells of `experiments.diffusion`: each method on examples of tasks."""
 
-import ast
 import functools
-import inspect
 
 import jax
 import numpy as np
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.data import canvas_tasks
 from experiments.harness import cells
 from experiments.scoring import intervals
@@ -18,18 +17,11 @@ from models.text import tokenizers
 
 def read(spec: str) -> dj.canvas.Method:
   """Makes a method of a string such as "static(4)"."""
-  names = dj.canvas.methods.names()
-  try:
-    call = ast.parse(spec.strip(), mode="eval").body
-    name, values = call.func.id, [ast.literal_eval(x) for x in call.args]
-    named = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
-    if name not in names:
-      raise ValueError(f"{name!r} is not one of {', '.join(names)}")
-    make = getattr(dj.canvas.methods, name)
-    inspect.signature(make).bind(*values, **named)
-    return make(*values, **named)
-  except (AttributeError, SyntaxError, TypeError, ValueError) as e:
-    raise launch.UserError(f"--config.methods: {spec!r}: {e}.") from e
+  def load(name):
+    launch.check_known("--config.methods", [name], dj.canvas.methods.names())
+    return getattr(dj.canvas.methods, name)
+
+  return method_specs.called(load, spec, "--config.methods")
 
 
 def decoder(config, model, params, method, method_params=None, **more):

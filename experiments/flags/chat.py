@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 import decoding_jax as dj
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
@@ -45,8 +44,6 @@ def converse(pair, methods) -> None:
   display_flags.note("Reading the models ...")
   pair = generation_flags.load(pair, methods, 1, 1, min(_ROOM, window))
   pair = constraint_flags.apply(pair, window, budget)
-  if generation_flags.COMPILED.value:
-    compilation_cache.keep(generation_flags.COMPILED.value)
   begin = functools.partial(dj.begin, **display_flags.models(pair, dict(
       method=methods[0], max_new_tokens=budget, sampling=sampling,
       eos_id=pair.eos_id)))

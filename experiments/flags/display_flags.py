@@ -172,10 +172,9 @@ def _diversity(texts) -> str:
   if not _REFERENCE.value:
     return line
   scores = text_metrics.bleu(texts, [_REFERENCE.value] * len(texts))
-  sizes = [2**i for i in range(len(texts).bit_length())]
-  figures = text_metrics.oracle([scores], sizes)
   return line + ", oracle BLEU " + ", ".join(
-      f"{figure:.1f} of {size}" for size, figure in zip(sizes, figures))
+      f"{scores[:2**i].max():.1f} of {2**i}"
+      for i in range(len(texts).bit_length()))
 
 
 def _tokens(generate, out, lengths):

@@ -5,6 +5,7 @@ import functools
 from absl import flags
 
 import decoding_jax as dj
+from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import guides
@@ -27,7 +28,7 @@ MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,
                             upper_bound=launch.MOST_SEED)
 _GUIDE = flags.DEFINE_string("guide", "", f"{guides.HELP}.")
-COMPILED = flags.DEFINE_string(
+_COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
@@ -117,11 +118,15 @@ def unfinished(tokens, eos_id) -> str:
           "not complete.")
 
 
-def open_pair(methods) -> model_pair.ModelPair:
-  """Opens the models of the flags; no parameters are read."""
-  pair = model_flags.open_pair(METHOD.value, methods)
-  start_tables.check_used(pair.start, methods)
-  return model_pair.with_features(pair, methods)
+def opened(batch, reward=False):
+  """Opens the models of the flags, and the methods that may decode."""
+  constraint_flags.check()
+  named = methods(batch, reward=reward)
+  mesh.join(model_flags.TARGET.value, batch)
+  pair = model_flags.open_pair(METHOD.value, named)
+  start_tables.check_used(pair.start, named)
+  return model_pair.with_features(pair, named), methods(batch, pair.draft,
+                                                        reward)
 
 
 def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
@@ -131,4 +136,6 @@ def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
                    max_rows, prompt_length, MAX_NEW_TOKENS.value,
                    constraint_flags.apply(pair, prompt_length,
                                           MAX_NEW_TOKENS.value, False))
+  if _COMPILED.value:
+    compilation_cache.keep(_COMPILED.value)
   return guides.apply(pair, _GUIDE.value)

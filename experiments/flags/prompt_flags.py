@@ -4,7 +4,9 @@ import json
 
 from absl import flags
 
+from decoding_jax.validation import values
 from experiments.app import launch
+from experiments.data import records
 from models.text import tokenizer_files
 
 CHAT = flags.DEFINE_bool(
@@ -59,12 +61,8 @@ def _arguments():
 def encode(prompt, tokenizer, target) -> list[int]:
   """Returns the tokens of the prompt of a command line."""
   encode_ = encoder(tokenizer, target)
-  try:
-    prompt.encode()
-  except UnicodeEncodeError as e:
-    raise launch.UserError(f"--prompt={prompt!r} is no text in UTF-8, or the "
-                           "locale is another one.") from e
   with launch.user_errors(ValueError):
+    values.utf8(f"--prompt={prompt!r}", prompt)
     if not prompt or not tokenizer_files.encode(tokenizer, prompt).ids:
       raise ValueError("--prompt is empty: at least one token is needed.")
     return encode_(prompt)
@@ -72,25 +70,21 @@ def encode(prompt, tokenizer, target) -> list[int]:
 
 def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
   """Returns the tokens of each prompt in the field of a file's records."""
-  from experiments.data import records  # Few runs need it, as below.
   if not path:
     raise launch.UserError("--prompts is empty: a file is needed.")
   encode_ = encoder(tokenizer, target, now)
   with launch.user_errors(ValueError):
-    try:
-      loaded = records.load(path, by_line=True, name="--prompts")
-    except OSError as e:
-      raise ValueError(f"--prompts={path}: {e}") from e
-    return [_encoded(encode_, record, field) for record in loaded]
+    return [_encoded(encode_, record, field) for record in records.load(
+        path, by_line=True, name="--prompts")]
 
 
 def _encoded(encode_, record, field):
-  from experiments.data import records
   prompt = record.value
   if isinstance(prompt, dict):
     value = records.find(record, field)
-    prompt = (value if CHAT.value and _is_chat(value)
-              else records.field(record, field))
+    # A list of texts is one text of several lines, see `records.field`.
+    prompt = value if CHAT.value and isinstance(value, list) and all(
+        isinstance(x, dict) for x in value) else records.field(record, field)
   elif not isinstance(prompt, str):
     raise ValueError(f"{record.where} is of type {type(prompt).__name__}: a "
                      "text or an object is needed.")
@@ -101,8 +95,3 @@ def _encoded(encode_, record, field):
   if not tokens or prompt == []:
     raise ValueError(f"{record.where}: its prompt is empty.")
   return tokens
-
-
-def _is_chat(value):
-  # A list of texts is one text of several lines, see `records.field`.
-  return isinstance(value, list) and all(isinstance(x, dict) for x in value)

@@ -1,7 +1,5 @@
 """What a text is worth, for methods that search for it."""
 
-from typing import Any, NamedTuple
-
 from absl import flags
 import jax
 import numpy as np
@@ -20,19 +18,13 @@ _REWARD = flags.DEFINE_string(
     "on the host if it has another tokenizer; '' for nothing.")
 
 
-class Judged(NamedTuple):
-  """The reward of a generation."""
-  reward: dj.Reward | None = None
-  params: Any = None
-  constraints: Any = None  # Tree of `[1, ...]`.
-
-  def arguments(self, pair, rows: int = 1) -> dict:
-    """Returns what `mesh.generate` and `dj.generate` take for `rows` rows."""
-    return {"reward": self.reward,
-            "reward_params": mesh.on_all(pair.mesh, self.params),
-            "constraints": jax.tree.map(
-                lambda x: np.repeat(np.asarray(x), rows, axis=0),
-                self.constraints)}
+def arguments(judge, pair, rows: int = 1) -> dict:
+  """Returns what `mesh.generate` and `dj.generate` take for `rows` rows."""
+  return {} if judge is None else {
+      "reward": judge.reward,
+      "reward_params": mesh.on_all(pair.mesh, judge.params),
+      "constraints": jax.tree.map(
+          lambda x: np.repeat(np.asarray(x), rows, axis=0), judge.constraints)}
 
 
 def given() -> bool:
@@ -40,21 +32,19 @@ def given() -> bool:
   return bool(_REWARD.value)
 
 
-def judged(pair: model_pair.ModelPair, prompt_length: int,
-           budget: int) -> Judged:
-  """Makes the reward that `--reward` names, for prompts of at most P tokens."""
+def judged(pair: model_pair.ModelPair, prompt_length: int, budget: int):
+  """Makes the `Judge` that `--reward` names, for prompts of P tokens; or None.
+  """
   name = _REWARD.value
   if not name:
-    return Judged()
+    return None
   from experiments.scoring import task_rewards  # If asked for.
   try:
     if name.startswith(_WORDS):
-      reward = task_rewards.lexical([_concepts(name)], pair, budget)
-    else:
-      reward = _model(task_rewards, name, pair, prompt_length, budget)
+      return task_rewards.lexical([_concepts(name)], pair, budget)
+    return _model(task_rewards, name, pair, prompt_length, budget)
   except ValueError as e:
     raise launch.UserError(f"--reward={name!r}: {e}") from e
-  return Judged(reward.reward, reward.params, reward.constraints)
 
 
 def line(out: dj.Generation) -> list[str]:

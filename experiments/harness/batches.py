@@ -4,7 +4,6 @@ import jax
 import numpy as np
 
 from decoding_jax.runtime import continuous_batching
-from experiments.data import length_buckets
 
 
 def make(config, prompts, expected=None, multiple=1):
@@ -15,21 +14,57 @@ def make(config, prompts, expected=None, multiple=1):
   prompt in their concatenation. `multiple` divides B; `expected` `[R]` are
   lengths of the texts, None for unknown.
   """
-  # A row's key depends on the number of its prompt alone, so that its text does
-  # not depend on the batch.
-  key = jax.random.key(config.seed)
-  lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-  batches, numbers = [], []
-  for prompt_length, members in length_buckets.members(lengths, config.buckets):
+  batches, numbers = zip(*arranged(
+      jax.random.key(config.seed), prompts, np.arange(len(prompts)),
+      config.buckets, config.queue or config.batch, multiple, expected))
+  return list(batches), np.unique(np.concatenate(numbers), return_index=True)[1]
+
+
+def arranged(key, prompts, rows, buckets, size, multiple, expected=None):
+  """Yields batches of at most `size` of the rows `[R]`, and their places `[B]`.
+
+  A row's key depends on its number alone, so that its text does not depend on
+  the batch. `prompts` are by number; for others see `make`.
+  """
+  lengths = np.array([len(prompts[row]) for row in rows], np.int32)
+  for prompt_length, members in by_width(lengths, buckets):
     # A row that has finished waits for its batch: equally long ones share one.
     if expected is not None:
       members = members[np.argsort(np.take(expected, members), kind="stable")]
-    for slots in row_numbers(len(members), config.queue or config.batch,
-                             multiple):
-      rows = members[slots]
-      batches.append(batch_of(key, prompts, rows, prompt_length))
-      numbers.append(rows)
-  return batches, np.unique(np.concatenate(numbers), return_index=True)[1]
+    for slots in row_numbers(len(members), size, multiple):
+      yield batch_of(key, prompts, rows[members[slots]], prompt_length), (
+          members[slots])
+
+
+def widths(lengths, count):
+  """Returns the at most `count` ascending widths that need least padding."""
+  # Each optimal width is one of `lengths` `[R]`, so they are exact, by dynamic
+  # programming over the distinct ones; the last is the longest.
+  sizes, rows = np.unique(lengths, return_counts=True)
+  # `below[j]`: number of rows of the first j sizes.
+  below = np.concatenate([[0], np.cumsum(rows)])
+  # `cost[j]`: tokens of the rows of the first j sizes, all of them padded.
+  cost = np.where(np.arange(len(sizes) + 1), np.inf, 0.0)
+  starts = []
+  for _ in range(min(count, len(sizes))):
+    # `[i, j]`: sizes i..j-1 make one more bucket.
+    costs = cost[:, None] + (below - below[:, None]) * np.append(0, sizes)
+    costs[np.tril_indices(len(costs))] = np.inf
+    starts.append(costs.argmin(axis=0))
+    cost = costs.min(axis=0)
+  end, chosen = len(sizes), []
+  for start in reversed(starts):
+    chosen.append(sizes[end - 1])
+    end = start[end]
+  return np.array(chosen[::-1])
+
+
+def by_width(lengths, count):
+  """Groups rows: list of (width to pad to, ascending row numbers)."""
+  chosen = widths(lengths, count)
+  places = np.searchsorted(chosen, lengths)
+  return [(int(width), np.flatnonzero(places == i))
+          for i, width in enumerate(chosen)]
 
 
 def batch_of(key, prompts, rows, prompt_length):

@@ -32,6 +32,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import own_code
 from experiments.app import preemption
+from models.folders import json_files
 
 RUN, RESULTS = "run.json", "results.jsonl"
 LOCK = ".lock"
@@ -78,13 +79,6 @@ def started_at(workdir) -> datetime.datetime:
   return datetime.datetime.fromtimestamp(multihost.from_first(first_start))
 
 
-def _loaded(path):
-  try:
-    return json.loads(path.read_text())
-  except (ValueError, RecursionError) as e:
-    raise ValueError(f"'{path}' is damaged: {e}") from e
-
-
 def _open(workdir, settings, free, flag, results, timed):
   path = workdir / RUN
   try:
@@ -94,10 +88,9 @@ def _open(workdir, settings, free, flag, results, timed):
     if not path.exists() and held:
       raise ValueError(f"it has {held[0]}, but no {RUN} that would tell the "
                        f"settings of these results; choose another {flag}")
-    record = _loaded(path) if path.exists() else {"settings": settings,
-                                                  "starts": []}
-    if not (isinstance(record, dict)
-            and isinstance(record.get("settings"), dict)
+    record = json_files.read(path) if path.exists() else {
+        "settings": settings, "starts": []}
+    if not (isinstance(record.get("settings"), dict)
             and isinstance(record.get("starts"), list)
             and all(isinstance(start, dict) for start in record["starts"])):
       raise ValueError(f"'{path}' is of another program")

@@ -13,7 +13,6 @@ import urllib.parse
 
 import xllamacpp
 
-from experiments.app import peak_memory
 from experiments.rivals import subprocess_server
 
 _TYPES = xllamacpp.common_speculative_type
@@ -38,7 +37,7 @@ def load(request):
 def generate(server, request):
   """Continues one prompt; arguments as in `transformers_server.generate`."""
   [prompt] = request["prompts"]
-  peak_memory.reset()
+  subprocess_server.reset_peak()
   start = time.perf_counter()
   answer = _post(server, {
       "prompt": prompt, "n_predict": request["max_new_tokens"],
@@ -49,7 +48,7 @@ def generate(server, request):
   accepted = answer["timings"].get("draft_n_accepted", 0)
   return {"tokens": [answer["tokens"]], "seconds": seconds,
           "target_calls": len(answer["tokens"]) - accepted,
-          "peak_bytes": peak_memory.peak()}
+          "peak_bytes": subprocess_server.peak_memory()}
 
 
 def _in_graph(request):
@@ -96,9 +95,8 @@ def _assisted(params, request, threads, probabilistic=False):
   _with_threads(draft, threads)
 
 
-def _lookup(params, request, threads):
+def _lookup(params, request, _):
   """Copies `length` tokens after the last `ngram`; `kind` is of the engine."""
-  del threads
   kind = request.get("kind", "simple")
   params.speculative.types = [
       getattr(_TYPES, f"COMMON_SPECULATIVE_TYPE_NGRAM_{kind.upper()}")]

@@ -16,7 +16,6 @@ import openvino
 from openvino import opset13 as ops
 import openvino_genai as genai
 
-from experiments.app import peak_memory
 from experiments.rivals import llama_files
 from experiments.rivals import subprocess_server
 
@@ -64,20 +63,15 @@ def generate(pipeline, request):
   ids = np.array([prompt], np.int64)
   inputs = genai.TokenizedInputs(openvino.Tensor(ids),
                                  openvino.Tensor(np.ones_like(ids)))
-  peak_memory.reset()
+  subprocess_server.reset_peak()
   start = time.perf_counter()
   result = pipeline.generate(inputs, config)
   seconds, tokens = time.perf_counter() - start, list(result.tokens[0])
-  return {"tokens": [tokens], "seconds": seconds,
-          "target_calls": _calls(result, len(tokens), request["setting"]),
-          "peak_bytes": peak_memory.peak()}
-
-
-def _calls(result, emitted, setting):
-  if setting == "plain":
-    return emitted
-  metrics = getattr(result, "extended_perf_metrics", None)
-  return metrics and emitted - metrics.get_num_accepted_tokens()
+  counts = getattr(result, "extended_perf_metrics", None)
+  calls = len(tokens) if request["setting"] == "plain" else (
+      counts and len(tokens) - counts.get_num_accepted_tokens())
+  return {"tokens": [tokens], "seconds": seconds, "target_calls": calls,
+          "peak_bytes": subprocess_server.peak_memory()}
 
 
 def _options(dtype, threads):

@@ -35,20 +35,15 @@ _ROWS, _LENGTH, _ROUNDS = 16, 64, 4
 _LARGEST_SCALE, _PRECISION = 16.0, 4e-3
 
 
-def config_of(settings, model):
-  """Returns the architecture of a model: `settings.pair`, and its own sizes."""
-  return transformer.Config(
-      vocab_size=settings.vocab_size, max_length=settings.max_length,
-      tie_embeddings=False, dtype=settings.dtype, **model)
-
-
 def make(settings):
   """Builds two (config, parameters) by `pair` of `configs/benchmark.py`, and
   their `overlap` and `perplexity`; ValueError if no pair can meet them.
   """
   _check(settings)
   # Measured in float32, on numbers rounded to the type of the files.
-  configs = [dataclasses.replace(config_of(settings, model), dtype="float32")
+  configs = [transformer.Config(
+      vocab_size=settings.vocab_size, max_length=settings.max_length,
+      tie_embeddings=False, dtype="float32", **model)
              for model in (settings.target, settings.draft)]
   core = _core(settings)
   params = [_random(settings, config, core, number)
@@ -61,7 +56,9 @@ def make(settings):
     models_ = [(config, _with_scales(settings, tree, scales / units))
                for config, tree, (_, units) in zip(configs, params, parts)]
     del parts  # Several gigabytes, with a large vocabulary.
-    texts = sample(*models_[0], settings.seed + number)
+    config, tree = models_[0]
+    texts = sample(transformer.language_model(config), tree,
+                   settings.seed + number)
     measured = measure(models_, texts)
     if abs(measured["overlap"] - settings.overlap) <= TOLERANCE:
       return *models_, measured
@@ -90,14 +87,15 @@ def measure(models_, texts):
           "perplexity": round(float(perplexity), 2)}
 
 
-def sample(config, params, seed, length=_LENGTH, rows=_ROWS):
+def sample(lm, params, seed, length=_LENGTH, rows=_ROWS):
   """Samples texts `[rows, length]` int32 of a model after random tokens."""
-  first = np.random.default_rng(seed).integers(config.vocab_size,
-                                               size=(rows, 1))
+  first = np.random.default_rng(seed).integers(
+      lm.vocab_size, size=(rows, 1), dtype=np.int32)
+  if length == 1:
+    return first
   return np.asarray(dj.generate(
-      jax.random.key(seed), first.astype(np.int32), np.ones(rows, np.int32),
-      method=dj.methods.autoregressive(),
-      target=transformer.language_model(config), target_params=params,
+      jax.random.key(seed), first, np.ones(rows, np.int32),
+      method=dj.methods.autoregressive(), target=lm, target_params=params,
       max_new_tokens=length - 1).tokens)
 
 

@@ -25,6 +25,8 @@ from experiments.rivals import engines
 
 # Servers are modules of this checkout, whichever Python runs them.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+_STATUS = pathlib.Path("/proc/self/status")
+_FORGET = pathlib.Path("/proc/self/clear_refs")
 
 
 class Failure(Exception):
@@ -80,8 +82,8 @@ def serve(load, generate_) -> None:
   """
   answers, state = os.fdopen(os.dup(1), "w"), None
   os.dup2(2, 1)
-  for line in sys.stdin:
-    [(name, request)] = json.loads(line).items()
+  for text in sys.stdin:
+    [(name, request)] = json.loads(text).items()
     try:
       if name == "load":
         state, answer = load(request)
@@ -89,13 +91,33 @@ def serve(load, generate_) -> None:
         answer = generate_(state, request)
     except Exception as e:  # Of any library; the parent goes on with others.
       traceback.print_exc()
-      answer = {"error": f"{type(e).__name__}: {_first_line(str(e))}"}
+      [line, *_] = (str(e).strip() or "no reason was given").splitlines()
+      answer = {"error": f"{type(e).__name__}: {line}"}
     print(json.dumps(answer), file=answers, flush=True)
 
 
 def threads(request) -> int:
   """Returns how many threads a server is to use: all cores for none."""
   return request["threads"] or len(os.sched_getaffinity(0))
+
+
+def reset_peak() -> bool:
+  """Resets the peak to the memory in use; returns False if unsupported."""
+  try:
+    _FORGET.write_text("5")
+    return True
+  except OSError:
+    return False
+
+
+def peak_memory() -> int | None:
+  """Returns the peak in bytes since a reset, else of all; None if unknown."""
+  try:
+    lines = _STATUS.read_text().splitlines()
+  except OSError:
+    return None
+  sizes = dict(line.split(":", 1) for line in lines)
+  return int(sizes["VmHWM"].split()[0]) * 1024
 
 
 def _ask(rival, request):
@@ -119,7 +141,3 @@ def _last_words(rival):
   lines = rival.log.read().split("\n")
   words = [line.strip() for line in lines if line.strip()]
   return words[-1] if words else f"exit status {status}"
-
-
-def _first_line(text):
-  return (text.strip() or "no reason was given").splitlines()[0]

@@ -11,7 +11,6 @@ import torch
 import torch._inductor.config  # pylint: disable=unused-import
 import transformers
 
-from experiments.app import peak_memory
 from experiments.rivals import subprocess_server
 
 
@@ -114,13 +113,13 @@ def _wait():
 def _forget_peak():
   if torch.cuda.is_available():
     torch.cuda.reset_peak_memory_stats()
-  peak_memory.reset()
+  subprocess_server.reset_peak()
 
 
 def _peak():
   if torch.cuda.is_available():
     return torch.cuda.max_memory_allocated()
-  return peak_memory.peak()
+  return subprocess_server.peak_memory()
 
 
 if __name__ == "__main__":

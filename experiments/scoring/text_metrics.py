@@ -36,12 +36,7 @@ rouge_l, rouge_2 = (functools.partial(_rouge, x) for x in ("rougeL", "rouge2"))
 
 def distinct_2(texts):
   """Returns `[R]`, share of distinct word pairs of a text; 1 without any."""
-  shares = []
-  for text in texts:
-    words = text.split()
-    pairs = list(zip(words, words[1:]))
-    shares.append(len(set(pairs)) / len(pairs) if pairs else 1.0)
-  return np.array(shares)
+  return np.nan_to_num([distinct([text], 2) for text in texts], nan=1.0)
 
 
 def corpus_bleu(texts, references, seed=0):
@@ -76,18 +71,6 @@ def _bleu_of(counts):
       matches, totals, length, reference_length, smooth_method="exp").score
 
 
-def oracle(scores, sizes) -> list[float]:
-  """Returns the mean score of the best of the first k texts of each set."""
-  # `scores` are `[R, W]`, NaN after the last text of a smaller set; `sizes` are
-  # the k, each from 1 to W.
-  scores = np.asarray(scores, np.float64)
-  wrong = [k for k in sizes if not 1 <= k <= scores.shape[1]]
-  if wrong:
-    raise ValueError(f"sizes={list(sizes)}: 1 to {scores.shape[1]} texts are "
-                     "needed.")
-  return [float(np.nanmax(scores[:, :k], axis=1).mean()) for k in sizes]
-
-
 def distinct(texts, size: int) -> float:
   """Returns the share of distinct n-grams of all texts of a set."""
   # Li et al. 2016, arXiv 1510.03055: "a b", "a c" have 3 distinct words of 4.
@@ -108,7 +91,7 @@ def self_bleu(texts) -> float:
       for i, text in enumerate(texts)]))
 
 
-def _mean(scores_of, texts, references, seed=0):
+def _mean(scores_of, texts, references, seed):
   """Averages a metric per example; returns as `corpus_bleu` does."""
   scores = scores_of(texts, references)
   return intervals.json_values(

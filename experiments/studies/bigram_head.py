@@ -77,7 +77,6 @@ def bigrams(texts, vocab_size: int, rank: int, prior: float = 20.0):
       left * sizes / np.sqrt(of_rows), right.T))
 
 
-# See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   HEAD = flags.DEFINE_string("head", "python-dflash", "DFlash head: folder, "
                              "hub:owner/name, or name of a shipped one.")

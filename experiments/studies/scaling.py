@@ -125,7 +125,6 @@ def tables(records) -> list:
   return blocks
 
 
-# Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
   CONFIG = launch.define_config("train:scaling", "train:scaling")
   WORKDIR = flags.DEFINE_string("workdir", "runs/scaling",

@@ -15,17 +15,14 @@ from jax.profiler import ProfileData
 
 from experiments.app import launch
 from experiments.app import text_tables
+from experiments.devices import hlo_kernels
 
 # Parts of a step; of nested ones the innermost counts.
 _PARTS = ("draft_forward", "draft", "target_forward", "verify", "commit")
 _REST = "rest"
 # The operations that these run are in the trace, too.
 _AROUND = {"while", "conditional", "call"}
-_INSTRUCTION = re.compile(
-    r'^\s*(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][\w\-]*)\(', re.MULTILINE)
-_COMPUTATION = re.compile(r'^(?:ENTRY )?%?([\w.\-]+) .*\{$')
 _CALLS = re.compile(r'calls=%?([\w.\-]+)')
-_READ = re.compile(r'%([\w.\-]+)')
 _NAME = re.compile(r'op_name="([^"]*)"')
 _LONGEST = 12
 
@@ -107,33 +104,27 @@ def _places(programs):
 
 def _operations(text):
   """Yields (opcode, name, part of a step) of all instructions of a program."""
-  bodies, body = {}, []
-  for line in text.splitlines():
-    head = _COMPUTATION.match(line)
-    if head:
-      body = bodies.setdefault(head[1], [])
-    elif instruction := _INSTRUCTION.match(line):
-      body.append((instruction[2], instruction[1], _names(line), line))
+  program = hlo_kernels.parse(text)
   # Instructions that the compiler has made may have no name. They belong to the
   # part of the instructions inside them, around them, or that they read.
-  inside = {computation: {part for _, _, part, _ in body if part}
-            for computation, body in bodies.items()}
-  for computation, body in bodies.items():
+  inside = {name: {_part(x) for x in body} - {None}
+            for name, body in program.items()}
+  for name, body in program.items():
     known = {}
-    for opcode, operation, part, line in body:
-      calls = _CALLS.search(line)
-      candidates = [{part} - {None}, inside.get(calls[1]) if calls else None,
-                    inside[computation]]
-      read = [known[x] for x in _READ.findall(line) if known.get(x)]
-      known[operation] = next(
-          (min(x) for x in candidates if x and len(x) == 1),
+    for x in body:
+      calls = _CALLS.search(x.rest)
+      candidates = [{_part(x)} - {None},
+                    inside.get(calls[1]) if calls else None, inside[name]]
+      read = [known[operand] for operand in x.operands if known.get(operand)]
+      known[x.name] = next(
+          (min(parts) for parts in candidates if parts and len(parts) == 1),
           read[0] if read else None)
-      yield opcode, operation, known[operation] or _REST
+      yield x.opcode, x.name, known[x.name] or _REST
 
 
-def _names(line):
+def _part(instruction):
   """Returns the part of a step in an instruction's name; None without name."""
-  scope = _NAME.search(line)
+  scope = _NAME.search(instruction.rest)
   if not scope:
     return None
   names = scope[1].split("/")

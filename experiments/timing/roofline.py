@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from decoding_jax.validation import memory
 from experiments.timing import stopwatch
 from models import transformer
 from models.transformer import moe
@@ -33,6 +33,11 @@ class Roofline(NamedTuple):
   """Measured peak rates of this device, a second."""
   bandwidth: float  # Bytes read.
   flops: dict[str, float]  # Operations of matrix products, by dtype.
+
+  def __str__(self):
+    products = ", ".join(f"{value / 1e9:,.0f} GFLOP/s in {dtype}"
+                         for dtype, value in self.flops.items())
+    return f"reads {self.bandwidth / 1e9:,.1f} GB/s and multiplies {products}"
 
 
 class Sizes(NamedTuple):
@@ -79,12 +84,12 @@ def sizes(config, params) -> Sizes:
     if config.num_experts and moe.is_kernel(name) and len(
         quantization.shape(leaf)) > 2:
       used, of = config.experts_per_token, config.num_experts
-    weights += sum(map(_bytes, jax.tree.leaves(leaf))) * used // of
+    weights += memory.size(leaf) * used // of
     if name.rpartition("/")[2] in ("kernel", "head", "embedding"):
       multiplied += math.prod(quantization.shape(leaf)) * used // of
   cache = jax.eval_shape(
       lambda: transformer.language_model(config).init_cache(1, 1))
-  return Sizes(weights, sum(map(_bytes, (*cache.keys, *cache.values))),
+  return Sizes(weights, memory.size((cache.keys, cache.values)),
                multiplied, config.dtype)
 
 
@@ -96,10 +101,6 @@ def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,
   # 16-bit inputs may be multiplied as float32, which is faster on CPUs.
   rate = max(roofline.flops[model.dtype], roofline.flops.get(_WIDEST, 0))
   return max(read / roofline.bandwidth, flops / rate)
-
-
-def _bytes(x):
-  return x.size * np.dtype(x.dtype).itemsize
 
 
 def _side():

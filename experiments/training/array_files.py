@@ -1,14 +1,35 @@
 """Arrays that a run computes once and keeps in files, so that it may resume."""
 
+import functools
+import sys
+
 import numpy as np
+import tqdm
 
 from experiments.app import multihost
 
 
-def keep(path, make, is_whole=None) -> None:
+def rows(folder, name, count, size, make) -> np.ndarray:
+  """Returns `count` rows, kept in a folder, `size` a file."""
+  # `make` is `(numbers of the rows of a file, the first) -> rows`.
+  folder.mkdir(parents=True, exist_ok=True)
+  parts = []
+  with tqdm.tqdm(total=count, desc=name, unit="text",
+                 disable=not multihost.first()) as bar:
+    for first in range(0, count, size):
+      path = folder / f"{first:08}.npy"
+      # The last file is filled up to the compiled shape.
+      chosen = np.arange(first, first + size) % count
+      keep(path, functools.partial(make, chosen, first))
+      parts.append(np.load(path))
+      bar.update(min(size, count - first))
+  return np.concatenate(parts)[:count]
+
+
+def keep(path, make) -> None:
   """Writes the array `make()` to a file that is not there, or not whole."""
   # All processes compute; the first one decides and writes.
-  if multihost.from_first(is_whole or path.is_file):
+  if multihost.from_first(lambda: _is_whole(path)):
     return
   array = make()
 
@@ -19,3 +40,14 @@ def keep(path, make, is_whole=None) -> None:
     partial.replace(path)
 
   multihost.from_first(write)
+
+
+def _is_whole(path):
+  try:
+    np.load(path, mmap_mode="r")
+  except FileNotFoundError:
+    return False
+  except (EOFError, OSError, ValueError) as e:
+    print(f"'{path}' is damaged ({e}): it is written again.", file=sys.stderr)
+    return False
+  return True

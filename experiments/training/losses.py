@@ -6,13 +6,13 @@ distributions of all levels that a head drafts after a position.
 
 import jax
 import jax.numpy as jnp
+import optax
 
 
 def cross_entropy(logits, targets, weights=None):
   """Returns the mean of -log p: logits `[B, T, V]`, targets `[B, T]`."""
-  log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-  chosen = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
-  return -jnp.average(chosen, weights=weights)
+  return jnp.average(optax.softmax_cross_entropy_with_integer_labels(
+      logits.astype(jnp.float32), targets), weights=weights)
 
 
 def forward_kl(teacher, student, weights=None):
@@ -87,13 +87,10 @@ def block_verification(teacher, student, tokens, weights):
 
 def smooth_l1(teacher, student, weights=None):
   """Returns the mean distance of features `[B, T, F]`."""
-  # Girshick 2015 (arXiv 1504.08083), equation 3: x^2 / 2 of less than 1, else
-  # |x| - 1 / 2.
-  gap = jnp.abs(teacher.astype(jnp.float32) - student.astype(jnp.float32))
-  # Two branches of a `where` would both have gradients.
-  small = jnp.minimum(gap, 1)
-  return jnp.average((small * (gap - small / 2)).mean(axis=-1),
-                     weights=weights)
+  # Girshick 2015 (arXiv 1504.08083), equation 3.
+  gaps = optax.huber_loss(student.astype(jnp.float32),
+                          teacher.astype(jnp.float32))
+  return jnp.average(gaps.mean(axis=-1), weights=weights)
 
 
 def bradley_terry(chosen, rejected):

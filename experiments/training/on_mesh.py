@@ -27,8 +27,6 @@ from models import checkpoints
 from models import transformer
 from models.transformer import sharding
 
-# Rows that are evaluated together, at least.
-_EVALUATED = 8
 # Numbers of four bytes a parameter that learns: itself, its gradient, and two
 # moments of the optimizer. Logits: two models', and their gradients.
 _LEARNING, _LOGITS = 4, 4
@@ -64,7 +62,7 @@ def learner_size(mesh, learner: transformer.Config) -> int:
   """Returns how many devices split what is trained; 1: replicated."""
   if mesh is None:
     return 1
-  value, size = mesh_lib.draft_mesh(), mesh.shape[sharding.MODEL]
+  value, size = mesh_lib.DRAFT_MESH.value, mesh.shape[sharding.MODEL]
   if value == mesh_shapes.AUTO:
     # A step has enough tokens that products take the time, not the sums.
     return mesh_shapes.split_size(learner, size)
@@ -160,7 +158,7 @@ def put(tree, shardings):
   """Puts arrays that every process has, or are there already, on a mesh."""
   return jax.tree.map(
       lambda x, where: x if getattr(x, "sharding", None) == where
-      else mesh_lib.put_array(x, where), tree, shardings)
+      else mesh_lib.put(where.mesh, where.spec, x), tree, shardings)
 
 
 def on_host(x):
@@ -168,11 +166,6 @@ def on_host(x):
   if getattr(x, "is_fully_addressable", True):
     return np.asarray(x)
   return multihost.on_host(x)
-
-
-def evaluated_rows(mesh) -> int:
-  """Returns how many rows are evaluated together; an even number."""
-  return math.lcm(_EVALUATED, mesh_shapes.multiple(mesh))
 
 
 def load(folder, mesh, size=None, **options):

@@ -18,12 +18,10 @@ import pathlib
 
 import jax
 import numpy as np
-import tqdm
 
 import decoding_jax as dj
 from decoding_jax import types
 from decoding_jax.validation import keys as row_keys
-from experiments.app import multihost
 from experiments.data import batches
 from experiments.data import parallel_text
 from experiments.data import records
@@ -80,7 +78,7 @@ def texts(config) -> list[str]:
 
 def data(config, tokenizer, teacher) -> batches.Data:
   """Samples the texts, or reads them; the loss is over what was written."""
-  write = _Writer(config, tokenizer, teacher)
+  write = functools.partial(_written, config, tokenizer, teacher)
   start, encode = _template(config.teacher, tokenizer)
   questions = _prompts_of_file(config) if config.prompts else []
   if config.own_texts:
@@ -122,59 +120,62 @@ def _template(name, tokenizer):
               {"role": "user", "content": said}]).ids
 
 
-class _Writer:
-  def __init__(self, config, tokenizer, teacher):
-    self.config, self.teacher = config, teacher
-    self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None
-
-  def __call__(self, name, prompts, length, temperatures=(1.0,)):
-    """Returns `Rows` of prompts and what follows, `length` tokens at most."""
-    starts = np.array([len(prompt) for prompt in prompts], np.int32)
-    if starts.min() >= length:
-      raise ValueError(f"--config.sample_length={self.config.sample_length} "
-                       f"leaves no room after {starts.min()} tokens of the "
-                       "chat template.")
-    folder = self._folder(name, prompts, length, temperatures)
-    folder.mkdir(parents=True, exist_ok=True)
-    width = -(-starts.max() // _WIDTH) * _WIDTH
-    padded = np.zeros((len(prompts), width), np.int32)
-    padded[np.arange(width) < starts[:, None]] = np.concatenate(prompts)
-    parts = []
-    with tqdm.tqdm(total=len(prompts), desc=name, unit="text",
-                   disable=not multihost.first()) as bar:
-      for first in range(0, len(prompts), CHUNK):
-        # The last chunk is filled up to the compiled shape.
-        chosen = np.arange(first, first + CHUNK) % len(prompts)
-        path = folder / f"{first:08}.npy"
-        array_files.keep(path, functools.partial(
-            self._generate, padded[chosen], starts[chosen], first, name=name,
-            budget=length - starts.min(),
-            temperature=temperatures[first // CHUNK % len(temperatures)]))
-        parts.append(np.load(path))
-        bar.update(min(CHUNK, len(prompts) - first))
-    tokens = np.concatenate(parts)[:len(prompts), :length]
-    ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
-    return parallel_text.Rows(tokens, starts, ends)
-
-  def _folder(self, name, prompts, length, temperatures):
-    """Returns a folder of its own for all that texts depend on."""
-    settings = [self.config[x] for x in ("teacher", "teacher_dtype", "seed",
-                                         "sample_batch")]
-    digest = hashlib.sha256(repr((settings, prompts, length, tuple(
-        temperatures))).encode())
-    return (pathlib.Path(self.config.workdir).resolve() / _FOLDER
+def _written(config, tokenizer, teacher, name, prompts, length,
+             temperatures=(1.0,)):
+  """Returns `Rows` of prompts and what follows, `length` tokens at most."""
+  starts = np.array([len(prompt) for prompt in prompts], np.int32)
+  if starts.min() >= length:
+    raise ValueError(f"--config.sample_length={config.sample_length} leaves no "
+                     f"room after {starts.min()} tokens of the chat template.")
+  # A folder of its own for all that texts depend on.
+  settings = [config[x] for x in ("teacher", "teacher_dtype", "seed",
+                                  "sample_batch")]
+  digest = hashlib.sha256(repr((settings, prompts, length, tuple(
+      temperatures))).encode())
+  folder = (pathlib.Path(config.workdir).resolve() / _FOLDER
             / f"{name}-{digest.hexdigest()[:12]}")
+  width = -(-starts.max() // _WIDTH) * _WIDTH
+  padded = np.zeros((len(prompts), width), np.int32)
+  padded[np.arange(width) < starts[:, None]] = np.concatenate(prompts)
 
-  def _generate(self, prompts, lengths, first, *, name, budget, temperature):
-    """Returns `[CHUNK, P + budget]` int32, padded after the end of a text."""
-    key = jax.random.fold_in(jax.random.key(self.config.seed), first)
-    key = jax.random.fold_in(key, len(name))
-    out = mesh_lib.generate(
-        self.teacher, row_keys.of_rows(key, len(prompts)), prompts, lengths,
-        method=dj.methods.autoregressive(), eos_id=self.eos_id,
-        sampling=dj.Sampling(temperature), max_new_tokens=int(budget),
-        rows=self.config.sample_batch)
-    return np.asarray(out.tokens)
+  def write(chosen, first):
+    key = jax.random.fold_in(jax.random.key(config.seed), first)
+    return _continued(
+        config, teacher, jax.random.fold_in(key, len(name)), padded[chosen],
+        starts[chosen], length - starts.min(),
+        tokenizers.eos_ids(tokenizer, config.teacher) or None,
+        temperatures[first // CHUNK % len(temperatures)])
+
+  tokens = array_files.rows(folder, name, len(prompts), CHUNK,
+                            write)[:, :length]
+  ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
+  return parallel_text.Rows(tokens, starts, ends)
+
+
+def _continued(config, teacher, key, prompts, lengths, budget, eos_id,
+               temperature=1.0):
+  """Returns `[N, P + budget]` int32, padded after the end of a text."""
+  return np.asarray(mesh_lib.generate(
+      teacher, row_keys.of_rows(key, len(prompts)), prompts, lengths,
+      method=dj.methods.autoregressive(), eos_id=eos_id,
+      sampling=dj.Sampling(temperature), max_new_tokens=int(budget),
+      rows=config.sample_batch).tokens)
+
+
+def samples(folder, config, data, teacher):
+  """Returns how a teacher goes on, `[sample_rows, sample_length]` int32."""
+  # After its end a text is padded with `types.PAD` if the data has an `eos_id`;
+  # else the teacher goes on with another text, as in the corpus.
+  prompts, lengths = data.prompts(config.sample_rows)
+
+  def write(chosen, first):
+    return _continued(
+        config, teacher, jax.random.fold_in(jax.random.key(config.seed), first),
+        prompts[chosen], lengths[chosen],
+        config.sample_length - prompts.shape[1], data.eos_id)
+
+  return array_files.rows(folder, "teacher samples", len(prompts),
+                          config.sample_batch, write)
 
 
 def _batches(config, rows):
@@ -193,8 +194,7 @@ def _batches(config, rows):
   def batch(chosen, length):
     return parallel_text.batch(rows, chosen, length)._replace(rows=chosen)
 
-  def train_batch(step, samples):
-    del samples
+  def train_batch(step, _):
     length, chosen = batches.of_one_length(config, rows.ends[train] - 1, step)
     return batch(train[chosen], length)
 

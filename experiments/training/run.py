@@ -28,7 +28,6 @@ from experiments.training import losses
 from experiments.training import on_mesh
 from experiments.training import own_texts
 from experiments.training import steps as training_steps
-from experiments.training import teacher_samples as teacher_samples_lib
 from models import checkpoints
 from models import transformer
 from models.folders import resolve
@@ -40,7 +39,7 @@ from models.transformer import quantization
 from models.transformer import sharding
 
 # In the workdir, the texts of a teacher.
-SAMPLES = "samples.npy"
+SAMPLES = "samples"
 # Entries of a tokenizer, where no size tells; and what hidden sizes are
 # multiples of.
 _VOCABULARY, _MULTIPLE = 2000, 32
@@ -67,8 +66,7 @@ class Run(NamedTuple):
 
 
 def check(config) -> None:
-  """Raises a ValueError of one line for settings that cannot be trained."""
-  launch.check_seed(config)
+  """Raises an error of one line for settings that cannot be trained."""
   launch.check_used(
       config, masked_suffix="masked", head_layers="head", head_rank="head",
       head_vocab="head", keep_features="head", held_out_pairs="train_pairs",
@@ -76,18 +74,16 @@ def check(config) -> None:
       sample_rows="sample_fraction")
   if config.head:
     _check_head(config)
-  elif config.preset and config.preset not in presets.PRESETS:
-    raise ValueError(f"--config.preset={config.preset!r} is not one of "
-                     f"{sorted(presets.PRESETS)}.")
+  else:
+    launch.check_known("--config.preset", [config.preset],
+                       ("", *presets.PRESETS))
   for name in ("workdir", "export", *(
       [] if config.teacher else ["tokenizer"])):
     if not config[name]:
       raise ValueError(f"--config.{name}='' must name a folder.")
-  for name in ("steps", "batch_tokens", "log_every", "eval_every",
-               "eval_windows", "checkpoint_every",
-               *(["head_depth"] if config.head else [])):
-    if config[name] < 1:
-      raise ValueError(f"--config.{name}={config[name]} must be at least 1.")
+  launch.check_positive(config, "steps", "batch_tokens", "log_every",
+                        "eval_every", "eval_windows", "checkpoint_every",
+                        *["head_depth"] * bool(config.head))
   for name in ("learning_rate", "matrix_learning_rate", "clip"):
     if not config[name] > 0:
       raise ValueError(f"--config.{name}={config[name]} must be positive.")
@@ -103,9 +99,7 @@ def check(config) -> None:
                       ("export_weights",
                        (quantization.DTYPE, quantization.INT8)),
                       ("teacher_dtype", ("", *_DTYPES))):
-    if config[name] not in known:
-      raise ValueError(f"--config.{name}={config[name]!r} is not one of "
-                       f"{sorted(known)}.")
+    launch.check_known(f"--config.{name}", [config[name]], known)
   for name in ("loss", "final_loss"):
     if config[name] in losses.PATHS and (
         not config.head or config.head_vocab):
@@ -145,9 +139,7 @@ def _check_pieces(config):
 
 
 def _check_head(config):
-  if config.head not in head_objectives.KINDS:
-    raise ValueError(f"--config.head={config.head!r} is not one of "
-                     f"{', '.join(head_objectives.KINDS)}.")
+  launch.check_known("--config.head", [config.head], head_objectives.KINDS)
   if not config.teacher:
     raise ValueError(f"--config.head={config.head!r} reads the features of a "
                      "--config.teacher, its target.")
@@ -271,7 +263,11 @@ def prepare(config, mesh=None, size: int = 1) -> Run:
     raise ValueError(
         "Vocabularies do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
-  _check_room(config, teacher)
+  if (config.sample_fraction or own_texts.is_source(config)) and (
+      0 < teacher.max_length < config.sample_length):
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must be at most "
+        f"{teacher.max_length}, the max_length of --config.teacher.")
   arguments = [on_mesh.teacher(config, teacher, teacher_params, tokenizer,
                                mesh)] if source is own_texts else []
   data = source.data(config, tokenizer, *arguments)
@@ -399,15 +395,6 @@ def fingerprint(config, run: Run) -> str:
   return digest.hexdigest()[:16]
 
 
-def _check_room(config, teacher):
-  if (config.sample_fraction or own_texts.is_source(config)) and (
-      teacher.max_length) and (
-      config.sample_length > teacher.max_length):
-    raise ValueError(
-        f"--config.sample_length={config.sample_length} must be at most "
-        f"{teacher.max_length}, the max_length of --config.teacher.")
-
-
 def _start(config, architecture, mesh, size):
   """Reads the parameters of `config.start`; None without one."""
   if not config.start:
@@ -446,7 +433,7 @@ def teacher_samples(config, run: Run) -> np.ndarray | None:
   """Returns texts of the teacher, `[R, L]` int32; None if none are used."""
   if not config.sample_fraction:
     return None
-  return teacher_samples_lib.load_or_write(
+  return own_texts.samples(
       run.workdir / SAMPLES, config, run.data, on_mesh.teacher(
           config, run.teacher, run.teacher_params, run.tokenizer, run.mesh))
 

@@ -1,6 +1,7 @@
 """State, objectives, update step and evaluation of a training run."""
 
 import functools
+import math
 from typing import Any, Callable, NamedTuple
 
 import flax.struct
@@ -10,10 +11,14 @@ import numpy as np
 import optax
 import optax.contrib
 
+from experiments.devices import mesh_shapes
 from experiments.training import losses
 from experiments.training import on_mesh
 from models import transformer
 from models.transformer import quantization
+
+# Rows that are evaluated together, at least; an even number.
+_EVALUATED = 8
 
 
 @flax.struct.dataclass
@@ -245,7 +250,7 @@ def evaluator(task, lm, teacher=None, mesh=None):
 def evaluate(evaluate_batch, params, data, teacher_params=None,
              mesh=None) -> dict[str, float]:
   """Averages an `evaluator` over a large batch, some rows at a time."""
-  rows = on_mesh.evaluated_rows(mesh)
+  rows = math.lcm(_EVALUATED, mesh_shapes.multiple(mesh))
   parts = [jax.tree.map(lambda x: x[i:i + rows], data)
            for i in range(0, len(data.tokens), rows)]
   # Wait for each batch: on a CPU, two programs with collectives that run at a

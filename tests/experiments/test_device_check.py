@@ -11,7 +11,7 @@ RATES = roofline.Roofline(2e9, {"float32": 1e12})
 
 def test_the_device_is_described():
   assert device_check.device(RATES).endswith(
-      "; reads 2 GB/s, multiplies 1.00 TFLOP/s in float32")
+      "; reads 2.0 GB/s and multiplies 1,000 GFLOP/s in float32")
 
 
 def test_forwards_are_compared_with_one_token(monkeypatch):

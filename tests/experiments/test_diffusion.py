@@ -91,7 +91,7 @@ def test_a_filter_learns_a_threshold():
 
 @pytest.mark.parametrize("spec, message", [
     ("static(0)", "tokens=0"), ("stat(1)", "'stat' is not one of"),
-    ("static(1, 2)", "too many"), ("static", "static")])
+    ("static(1, 2)", "static takes tokens"), ("static", "static")])
 def test_methods_are_checked(spec, message):
   with pytest.raises(launch.UserError, match=message):
     canvas_cells.read(spec)

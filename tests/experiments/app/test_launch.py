@@ -48,9 +48,10 @@ _MISTAKES = {
     "generate --max_tokens=3": "no flag --max_tokens, but --max_new_tokens.",
     "generate --draft=python-drft": "Did you mean python-draft",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
-    "generate --prompt=\udcff": "is no text in UTF-8",
+    "generate --prompt=\udcff": "half of a surrogate pair",
     "rsd --config.temperatures=(1,1e999)": "temperatures[1]=inf: a finite num",
     "generate --seed=4294967296": "in the range [0, 4294967295]",
+    "rsd --config.seed=4294967296": "config.seed=4294967296: 0 to 4294967295",
     "exactness --length=1000": "these are 6**1000 texts, at most 1e+07 are",
     "exactness --rows=1000000000000": "is not an integer in the range [1, 10",
     "convert": "--hf= and --to_hf= and --table=: one of them is needed",
@@ -232,7 +233,7 @@ def test_results_name_the_line_that_is_wrong(tmp_path, line, message):
 @pytest.mark.parametrize("text", ["[]", '{"settings": 5, "starts": []}', "{}"])
 def test_workdir_of_another_program_is_refused(tmp_path, text):
   (tmp_path / results_store.RUN).write_text(text)
-  with pytest.raises(launch.UserError, match="is of another program"):
+  with pytest.raises(launch.UserError, match="another program|a JSON object"):
     results_store.open_workdir(tmp_path, {})
 
 

@@ -4,7 +4,9 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments.data import batches, canvas_tasks, grid_tasks, masking, streams
+from experiments.app import launch
+from experiments.data import (
+    batches, canvas_tasks, masking, parallel_bench, streams)
 
 EXAMPLES = canvas_tasks.draw(tuple(canvas_tasks.TASKS), 240, 0)
 ANY = ("shuffle", "insert_any", "remove_any", "replace_any", "latin")
@@ -54,11 +56,11 @@ def test_what_is_right(task, arguments, given, answer, right):
 
 def test_grids_are_all_of_them_and_a_sudoku_has_one_solution():
   # Known counts of Sudokus and Latin squares of order 4.
-  assert len({tuple(x) for x in grid_tasks.grids(True)}) == 288
-  assert len({tuple(x) for x in grid_tasks.grids(False)}) == 576
+  assert len({tuple(x) for x in parallel_bench.grids(True)}) == 288
+  assert len({tuple(x) for x in parallel_bench.grids(False)}) == 576
   for _, _, given, answer in (x for x in EXAMPLES if x[0] == "sudoku"):
-    fits = [grid for grid in grid_tasks.grids(True) if all(
-        clue in (grid_tasks.BLANK, str(value + 1))
+    fits = [grid for grid in parallel_bench.grids(True) if all(
+        clue in (parallel_bench.BLANK, str(value + 1))
         for clue, value in zip(given, grid))]
     assert [str(value + 1) for value in fits[0]] == answer and len(fits) == 1
 
@@ -127,5 +129,5 @@ def test_the_number_of_masks_is_uniform():
     ("masked", False, "needs --config.masked=True")])
 def test_settings_are_checked(config, field, value, message):
   config[field] = value
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises((ValueError, launch.UserError), match=message):
     canvas_tasks.check(config)

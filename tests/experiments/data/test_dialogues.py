@@ -74,7 +74,7 @@ def test_both_dialogues_of_a_pair_are_far_apart(config, tokenizer):
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(corpus="/nowhere"), "No file '/nowhere/d.jsonl.gz' of preferences"),
+    (dict(corpus="/nowhere"), "corpus=/nowhere/d.jsonl.gz: No such file"),
     (dict(preset="harmless-reward"), "has outputs=1; what is trained needs 0"),
     (dict(sample_fraction=0.5, sample_length=80, teacher="x"),
      "--config.sample_length=80 must exceed --config.windows=(80,)"),

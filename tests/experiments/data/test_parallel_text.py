@@ -11,7 +11,6 @@ import pytest
 from decoding_jax import types
 from experiments import train
 from experiments.data import batches, parallel_text
-from experiments.training import on_mesh
 from models import checkpoints
 from models.text import tokenizers
 from models.transformer import presets
@@ -160,7 +159,7 @@ def test_rewritten_pairs(config, tokenizer):
 
 
 def test_the_mean_counts_completions_only(monkeypatch):
-  monkeypatch.setattr(on_mesh, "evaluated_rows", lambda mesh: 1)
+  monkeypatch.setattr(train.training_steps, "_EVALUATED", 1)
   results = []
 
   def evaluate(params, batch, teacher_params):
@@ -203,8 +202,8 @@ def test_a_start_of_another_architecture(config, tmp_path):
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(corpus="/nowhere"), "No file '/nowhere/p' of pairs"),
-    (dict(train_pairs=("p", "absent")), "absent' of pairs: --config.corpus="),
+    (dict(corpus="/nowhere"), "No file '/nowhere/p': --config.corpus="),
+    (dict(train_pairs=("p", "absent")), "absent': --config.corpus="),
     (dict(held_out_pairs=("p",)), "config.held_out_pairs=('p',) must name two"),
     (dict(train_pairs=("p", "few")), "have 40 and 1 lines"),
     (dict(windows=(48, 25)), "config.windows=(48, 25) must ascend"),

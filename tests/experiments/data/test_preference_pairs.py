@@ -76,7 +76,7 @@ def test_training(config, tmp_path):
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(corpus="/nowhere"), "No file '/nowhere/p.jsonl.gz' of preferences"),
+    (dict(corpus="/nowhere"), "corpus=/nowhere/p.jsonl.gz: No such file"),
     (dict(teacher="x"), "config.teacher='x': a reward model"),
     (dict(windows=(9, 3)), "config.windows=(9, 3) must ascend"),
     (dict(preset="smoke"), "config.preset='smoke' has outputs=0"),

@@ -49,7 +49,7 @@ def test_guided_texts_are_those_of_the_library(pair, folders, spec, build):
 
 
 @pytest.mark.parametrize("spec,error", [
-    ("other(1)", "guide: 'other' is not one of contrastive, proxy_tuned, cla"),
+    ("other(1)", "guide='other' is not one of contrastive, proxy_tuned, cla"),
     ("contrastive(", "guide='contrastive\\(': a call"),
     ("contrastive(1, 2, 'a', 3)", "contrastive takes alpha, beta, amateur"),
     ("contrastive(gamma=1)", "unexpected keyword argument 'gamma'"),

@@ -10,7 +10,7 @@ import pytest
 
 from configs import rsd as rsd_config
 from experiments.app import method_specs
-from experiments.data import length_buckets, prompt_tasks
+from experiments.data import prompt_tasks
 from experiments.evaluation import (
     method_grid, tree_cells, tree_figures, tree_tables)
 from experiments.harness import batches as batches_lib, cells
@@ -31,16 +31,15 @@ def test_widths_have_the_least_padding(count):
     best = min(padded(np.array([*some, sizes[-1]]))
                for n in range(min(count, len(sizes)))
                for some in itertools.combinations(sizes[:-1], n))
-    got = length_buckets.widths(lengths, count)
+    got = batches_lib.widths(lengths, count)
     assert len(got) <= count and got[-1] == sizes[-1]
     assert padded(got) == best
 
 
 def test_members_are_all_rows():
   lengths = np.array([3, 9, 4, 9, 2, 30])
-  got = {
-      width: rows.tolist() for width, rows in length_buckets.members(lengths, 3)
-  }
+  got = {width: rows.tolist()
+         for width, rows in batches_lib.by_width(lengths, 3)}
   assert got == {4: [0, 2, 4], 9: [1, 3], 30: [5]}
 
 

@@ -80,7 +80,7 @@ def test_chats_of_a_date(load, tmp_path):
     ("a.txt", "Hi", {"prompts": ""}, "--prompts is empty: a file is needed"),
     ("a.txt", "Hi", {"prompts": "nowhere.txt"}, "--prompts=nowhere.txt: .*No"),
     ("a.txt", "\n", {}, "--prompts='.*a.txt' is empty: an example is needed"),
-    ("a.jsonl", r'"\ud83d"', {}, "line 1 is no text in UTF-8: .*surrogates"),
+    ("a.jsonl", r'"\ud83d"', {}, "line 1: character 1 is .*surrogate"),
     ("a.jsonl", '{"text": "Hi"}', {}, "line 1 has no field 'prompt'; there"),
     ("a.jsonl", '"Hi"\n5', {}, "line 2 is of type int: a text or an object"),
     ("a.jsonl", '"Hi"\n""', {}, "line 2: its prompt is empty"),

@@ -83,7 +83,7 @@ def test_one_that_cannot_be_installed_keeps_no_other(commands, monkeypatch,
   with pytest.raises(launch.UserError, match="cannot be installed: no wheel"):
     benchmark.prepare(OWN[:2], None)
   assert f"{engines.FOLDER / OWN[1]}: " in capsys.readouterr().out
-  with pytest.raises(launch.UserError, match="--prepare=ollama is not one of"):
+  with pytest.raises(launch.UserError, match="--prepare='ollama' is not one"):
     benchmark.prepare(["ollama"], None)
   with pytest.raises(ValueError, match="no environment of its own"):
     engines.prepare("transformers")

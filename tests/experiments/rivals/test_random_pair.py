@@ -41,7 +41,8 @@ def models(written):
 @pytest.fixture(scope="module")
 def texts(models):
   """Texts of the target that nothing was fitted to."""
-  return random_pair.sample(*models[0], seed=99)
+  config, params = models[0]
+  return random_pair.sample(transformer.language_model(config), params, seed=99)
 
 
 def test_distributions_overlap_as_asked(written, models, texts):

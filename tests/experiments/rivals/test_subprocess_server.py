@@ -5,7 +5,6 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.app import peak_memory
 from experiments.rivals import engines, subprocess_server
 from models import checkpoints
 from support import helpers, tiny_models as tiny
@@ -60,17 +59,17 @@ def test_missing_packages(monkeypatch):
 
 
 def test_peak_of_memory():
-  if not peak_memory.reset():
+  if not subprocess_server.reset_peak():
     pytest.skip("this system cannot forget a peak")
-  before = peak_memory.peak()
+  before = subprocess_server.peak_memory()
   size = 1 << 27
   data = bytearray(size)
   data[::4096] = b"x" * len(data[::4096])
-  assert peak_memory.peak() > before + 0.9 * size
+  assert subprocess_server.peak_memory() > before + 0.9 * size
   del data
-  assert peak_memory.peak() > before + 0.9 * size
-  peak_memory.reset()
-  assert peak_memory.peak() < before + 0.5 * size
+  assert subprocess_server.peak_memory() > before + 0.9 * size
+  subprocess_server.reset_peak()
+  assert subprocess_server.peak_memory() < before + 0.5 * size
 
 
 @pytest.fixture(scope="module")

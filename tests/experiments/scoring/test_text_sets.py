@@ -15,13 +15,6 @@ from experiments.scoring import text_metrics
 TEXTS = ["a cat sat on the mat today", "a cat sat on the mat", "no cat at all"]
 
 
-def test_oracle_is_the_best_of_the_first():
-  scores = np.array([[1.0, 3.0, 2.0], [5.0, 0.0, np.nan]])
-  assert text_metrics.oracle(scores, (1, 2, 3)) == [3, 4, 4]
-  with pytest.raises(ValueError, match="1 to 3 texts"):
-    text_metrics.oracle(scores, (4,))
-
-
 def test_distinct_n_grams():
   assert text_metrics.distinct(["a b", "a c"], 1) == 0.75
   assert text_metrics.distinct(["a b", "a b", "a c d"], 2) == 0.75

@@ -10,6 +10,7 @@ import pytest
 from configs import train as configs
 import decoding_jax as dj
 from experiments import train
+from experiments.app import launch
 from experiments.data import batches, canvas_tasks
 from experiments.training import run as training_run, steps as training_steps
 from models import checkpoints, transformer
@@ -68,7 +69,7 @@ def test_from_tasks_to_a_model_that_fills(tmp_path, monkeypatch):
     (dict(preferences="pairs.jsonl"), "on text alone"),
     (dict(canvas_tasks=("paste",)), "'paste' is not one of")])
 def test_settings_are_checked(tmp_path, fields, message):
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises((ValueError, launch.UserError), match=message):
     training_run.check(_config(tmp_path, preset="canvas-tasks", **fields))
 
 
