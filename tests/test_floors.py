@@ -93,7 +93,7 @@ BUDGETS = {
     "experiments/rivals": 1383,
     "experiments/scoring": 313,
     "experiments/timing": 636,
-    "experiments/training": 1653,
+    "experiments/training": 1656,
     "models": 603,
     "models/checkpoints": 621,
     "models/folders": 464,

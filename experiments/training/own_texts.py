@@ -146,7 +146,10 @@ def _written(config, tokenizer, teacher, name, prompts, length,
         tokenizers.eos_ids(tokenizer, config.teacher) or None,
         temperatures[first // CHUNK % len(temperatures)])
 
-  tokens = array_files.rows(folder, name, len(prompts), CHUNK,
+  # Few prompts are a file of whole batches, and not of `CHUNK` rows.
+  size = min(CHUNK, -(-len(prompts) // config.sample_batch
+                      ) * config.sample_batch)
+  tokens = array_files.rows(folder, name, len(prompts), size,
                             write)[:, :length]
   ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
   return parallel_text.Rows(tokens, starts, ends)

@@ -101,6 +101,9 @@ def test_files_of_answers_take_turns_in_temperature(target, tmp_path,
   sampled, greedy = zip(answers(0), answers(1))
   assert not np.array_equal(*sampled)
   np.testing.assert_array_equal(*greedy)
+  # Four prompts are two whole batches of three, not a file of 256.
+  monkeypatch.setattr(own_texts, "CHUNK", 256)
+  assert [len(rows) for rows in answers(2)] == [6]
 
 
 @pytest.mark.parametrize("changes, error", [
