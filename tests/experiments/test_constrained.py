@@ -339,7 +339,7 @@ def value(judge, i, prompt, rest):
 @pytest.mark.parametrize("fields, message", [
     ({"task": "chess"}, "task='chess' is not one of python, commongen, "
      "harmless"),
-    ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt' "
+    ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt'"
      ".*config.corpus='nowhere' must be a folder with"),
     ({"examples": 0}, "examples=0: at least 1"),
     ({"prompt_length": 10**6}, "1000000 tokens .* max_length="),
