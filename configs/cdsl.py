@@ -53,8 +53,8 @@ def get_config(presets="default"):
   c.chat, c.system = False, ""  # The target's chat template; a system message.
   # Folder, shipped name or hub:owner/name; the draft also layers:N or lookup.
   c.target, c.draft = "commongen-target", "commongen-draft"
-  # Of parameters and activations ("": as saved), and of matrices ("dtype",
-  # "bfloat16" or "int8"); the draft's "" is the target's.
+  # Of parameters and activations ("": as saved), and of matrices, as --weights
+  # of generate; the draft's "" is the target's.
   c.dtype = c.draft_dtype = c.draft_weights = ""
   c.weights = ""
   # Model that scores texts; another that scores what was written; and whether

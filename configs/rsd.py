@@ -44,8 +44,8 @@ def defaults():
   c.target, c.draft = "python-target", "python-draft"
   # Name -> draft ("": none): each is run in a folder of its own, and compared.
   c.drafts = {}
-  # Of parameters and activations ("": as saved), and of matrices ("dtype",
-  # "bfloat16" or "int8"); the draft's "" is the target's.
+  # Of parameters and activations ("": as saved), and of matrices, as --weights
+  # of generate; the draft's "" is the target's.
   c.dtype = c.draft_dtype = c.draft_weights = ""
   c.weights = ""
   c.guide = ""  # Such as "contrastive(0.1, 0.5)", --guide of generate.
