@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from experiments.app import launch, multihost
+from experiments.app import launch, multihost, own_code
 from experiments.harness import store as results_store
 from experiments.timing import stopwatch
 from models import tabular
@@ -266,7 +266,8 @@ def test_logits_that_are_nan_are_told():
   assert stopwatch.decoded(decode, 1.0)[0].lengths[0] == 3
 
 
-def test_workdir_records_settings_and_every_start(tmp_path):
+def test_workdir_records_settings_and_every_start(tmp_path, monkeypatch):
+  monkeypatch.setattr(own_code, "_digests", {})  # Of other tests' modules.
   settings = {"prompts": 3, "trees": {"length": {"2": [[2, 2]]}}}
   folder = results_store.open_workdir(tmp_path / "a" / "b", settings)
   results_store.open_workdir(folder, settings)
