@@ -69,7 +69,8 @@ def test_a_path_is_committed_at_once_or_in_parts(target):
   for i in range(4):
     parts = cache_lib.commit(parts, block, path[:, i:i + 1],
                              (i < count).astype(jnp.int32))
-  close = lambda a, b: np.testing.assert_allclose(a, b, 1e-6, 1e-5)
+  # States reach 8: in another order, sums are off by some of its last digits.
+  close = lambda a, b: np.testing.assert_allclose(a, b, 1e-6, 5e-5)
   jax.tree.map(close, parts.states, once.states)
   # Nothing is committed to the last row: its bits are the same.
   jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[2], b[2]),
