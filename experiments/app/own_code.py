@@ -6,7 +6,6 @@ that others may have written (docs/trust.md).
 
 import ast
 import functools
-import hashlib
 import importlib
 import inspect
 import os
@@ -15,6 +14,7 @@ import re
 import sys
 import traceback
 
+from experiments.app import file_digests
 from experiments.app import launch
 
 _NAME = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)\s*(\(.*)?", re.DOTALL)
@@ -55,8 +55,7 @@ def load(name: str, where: str):
     raise launch.UserError(f"{where}={name} is of type {type(found).__name__}: "
                            "a Python function is needed.") from e
   if pathlib.Path(file).is_file():
-    _digests[CODE + module_name] = hashlib.sha256(
-        pathlib.Path(file).read_bytes()).hexdigest()[:16]
+    _digests[CODE + module_name] = file_digests.of(file)[:16]
   return found
 
 

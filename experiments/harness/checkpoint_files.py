@@ -1,14 +1,13 @@
 """Digests of a run's checkpoints, which tell damage from other errors."""
 
-import hashlib
 import itertools
 import sys
 import time
 
+from experiments.app import file_digests
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.harness import store
-from models.folders import json_files
 
 _ASIDE = "damaged"
 
@@ -17,7 +16,7 @@ def record(folder, step) -> None:
   """Records the digests of a checkpoint that has just been written."""
   def write():
     path = folder.with_suffix(".json")
-    known = {name: digests for name, digests in _known(path).items()
+    known = {name: digests for name, digests in file_digests.read(path).items()
              if (folder / name).is_dir()}
     store.save(path, {**known, str(step): _digests(folder / str(step))})
 
@@ -30,14 +29,12 @@ def set_damaged_aside(folder) -> None:
   `UserError` if no other checkpoint is left; nothing is moved then.
   """
   def move():
-    known = _known(folder.with_suffix(".json"))
+    known = file_digests.read(folder.with_suffix(".json"))
     steps = sorted((int(path.name) for path in folder.glob("*")
                     if path.name.isdecimal()), reverse=True)
     with launch.user_errors(OSError):
-      # One without digests is of a process that was killed before it made them.
       damaged = list(itertools.takewhile(
-          lambda step: str(step) in known and (
-              known[str(step)] != _digests(folder / str(step))), steps))
+          lambda step: _is_damaged(folder, step, known), steps))
     if damaged and damaged == steps:
       raise launch.UserError(
           f"'{folder}' has no checkpoint that can be read: files of step "
@@ -53,20 +50,16 @@ def set_damaged_aside(folder) -> None:
   multihost.from_first(move, launch.UserError)
 
 
+def _is_damaged(folder, step, known):
+  # One without digests is of a process that was killed before it made them.
+  return str(step) in known and (
+      known[str(step)] != _digests(folder / str(step)))
+
+
 def _digests(folder):
   """Returns the digests of all files of a folder by their names."""
   found = {}
   for path in sorted(folder.rglob("*")):
     if path.is_file():
-      with open(path, "rb") as f:
-        found[path.relative_to(folder).as_posix()] = hashlib.file_digest(
-            f, "sha256").hexdigest()
+      found[path.relative_to(folder).as_posix()] = file_digests.of(path)
   return found
-
-
-def _known(path) -> dict:
-  """Reads digests by step; {} if their file is missing or damaged."""
-  try:
-    return json_files.read(path)
-  except (OSError, ValueError):
-    return {}

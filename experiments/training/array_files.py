@@ -9,9 +9,9 @@ import tqdm
 from experiments.app import multihost
 
 
-def rows(folder, name, count, size, make) -> np.ndarray:
-  """Returns `count` rows, kept in a folder, `size` a file."""
-  # `make` is `(numbers of the rows of a file, the first) -> rows`.
+def rows(folder, name, count, width, size, make) -> np.ndarray:
+  """Returns `count` rows of tokens `[R, width]`, kept in a folder, `size` a
+  file. `make` is `(numbers of the rows of a file, the first) -> rows`."""
   folder.mkdir(parents=True, exist_ok=True)
   parts = []
   with tqdm.tqdm(total=count, desc=name, unit="text",
@@ -20,16 +20,17 @@ def rows(folder, name, count, size, make) -> np.ndarray:
       path = folder / f"{first:08}.npy"
       # The last file is filled up to the compiled shape.
       chosen = np.arange(first, first + size) % count
-      keep(path, functools.partial(make, chosen, first))
+      keep(path, functools.partial(make, chosen, first), (size, width))
       parts.append(np.load(path))
       bar.update(min(size, count - first))
   return np.concatenate(parts)[:count]
 
 
-def keep(path, make) -> None:
-  """Writes the array `make()` to a file that is not there, or not whole."""
+def keep(path, make, tokens=None) -> None:
+  """Writes the array `make()` to a file that is not there, or not whole: of
+  `tokens`, if that is a shape."""
   # All processes compute; the first one decides and writes.
-  if multihost.from_first(lambda: _is_whole(path)):
+  if multihost.from_first(lambda: _is_whole(path, tokens)):
     return
   array = make()
 
@@ -42,9 +43,12 @@ def keep(path, make) -> None:
   multihost.from_first(write)
 
 
-def _is_whole(path):
+def _is_whole(path, tokens):
   try:
-    np.load(path, mmap_mode="r")
+    array = np.load(path, mmap_mode="r")
+    if tokens and (array.shape != tokens or array.dtype != np.int32):
+      raise ValueError(f"{array.dtype}{list(array.shape)}, not "
+                       f"int32{list(tokens)}")
   except FileNotFoundError:
     return False
   except (EOFError, OSError, ValueError) as e:

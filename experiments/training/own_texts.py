@@ -138,18 +138,20 @@ def _written(config, tokenizer, teacher, name, prompts, length,
   padded = np.zeros((len(prompts), width), np.int32)
   padded[np.arange(width) < starts[:, None]] = np.concatenate(prompts)
 
+  budget = int(length - starts.min())
+  eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None
+
   def write(chosen, first):
     key = jax.random.fold_in(jax.random.key(config.seed), first)
     return _continued(
         config, teacher, jax.random.fold_in(key, len(name)), padded[chosen],
-        starts[chosen], length - starts.min(),
-        tokenizers.eos_ids(tokenizer, config.teacher) or None,
+        starts[chosen], budget, eos_id,
         temperatures[first // CHUNK % len(temperatures)])
 
   # Few prompts are a file of whole batches, and not of `CHUNK` rows.
   size = min(CHUNK, -(-len(prompts) // config.sample_batch
                       ) * config.sample_batch)
-  tokens = array_files.rows(folder, name, len(prompts), size,
+  tokens = array_files.rows(folder, name, len(prompts), width + budget, size,
                             write)[:, :length]
   ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
   return parallel_text.Rows(tokens, starts, ends)
@@ -161,7 +163,7 @@ def _continued(config, teacher, key, prompts, lengths, budget, eos_id,
   return np.asarray(mesh_lib.generate(
       teacher, row_keys.of_rows(key, len(prompts)), prompts, lengths,
       method=dj.methods.autoregressive(), eos_id=eos_id,
-      sampling=dj.Sampling(temperature), max_new_tokens=int(budget),
+      sampling=dj.Sampling(temperature), max_new_tokens=budget,
       rows=config.sample_batch).tokens)
 
 
@@ -169,16 +171,17 @@ def samples(folder, config, data, teacher):
   """Returns how a teacher goes on, `[sample_rows, sample_length]` int32."""
   # After its end a text is padded with `types.PAD` if the data has an `eos_id`;
   # else the teacher goes on with another text, as in the corpus.
-  prompts, lengths = data.prompts(config.sample_rows)
+  of_rows = functools.cache(lambda: data.prompts(config.sample_rows))
 
   def write(chosen, first):
+    prompts, lengths = of_rows()  # Not needed where all files are there.
     return _continued(
         config, teacher, jax.random.fold_in(jax.random.key(config.seed), first),
         prompts[chosen], lengths[chosen],
         config.sample_length - prompts.shape[1], data.eos_id)
 
-  return array_files.rows(folder, "teacher samples", len(prompts),
-                          config.sample_batch, write)
+  return array_files.rows(folder, "teacher samples", config.sample_rows,
+                          config.sample_length, config.sample_batch, write)
 
 
 def _batches(config, rows):

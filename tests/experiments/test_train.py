@@ -221,13 +221,16 @@ def test_a_damaged_checkpoint_is_done_without(source, undisturbed, tmp_path,
 @pytest.mark.parametrize("content", [b"", b"text", b"\x93NUMPY\x01\x00v\x00{"])
 def test_damaged_samples_are_written_again(tmp_path, capsys, content):
   samples = np.arange(6, dtype=np.int32).reshape(2, 3)
-  read = lambda: array_files.rows(tmp_path, "samples", 2, 2,
+  read = lambda: array_files.rows(tmp_path, "samples", 2, 3, 2,
                                   lambda chosen, _: samples[chosen])
   read()
   assert "damaged" not in capsys.readouterr().err
   (tmp_path / "00000000.npy").write_bytes(content)
   np.testing.assert_array_equal(read(), samples)
   assert "it is written again" in capsys.readouterr().err
+  # Of another shape, as of a run that was killed by an older version.
+  np.save(tmp_path / "00000000.npy", samples[:1])
+  np.testing.assert_array_equal(read(), samples)
   samples = None
   np.testing.assert_array_equal(read(), np.arange(6).reshape(2, 3))
 

@@ -61,10 +61,20 @@ def test_programs_are_found_again(events, tmp_path):
   assert events.count("cache_hits") == 1
   assert sorted((tmp_path / "a").glob("*-cache")) == entries
 
+  # Two have been swapped: JAX would run each in place of the other.
+  compilation_cache_lib._record(tmp_path / "a", {})
+  contents = [entry.read_bytes() for entry in entries]
+  for entry, content in zip(entries, reversed(contents)):
+    entry.write_bytes(content)
+  compilation_cache_lib.keep(tmp_path / "a")
+  assert not list((tmp_path / "a").glob("*-cache"))
+
 
 def test_entries_that_are_no_files_end_nothing(events, tmp_path):
   """A folder, a dangling link, and one that cannot be removed."""
   (tmp_path / "jit_a-cache").mkdir()
   (tmp_path / "jit_b-cache").symlink_to(tmp_path / "nowhere")
+  (tmp_path / "digests.json").mkdir()
   compilation_cache_lib.keep(tmp_path)
+  compilation_cache_lib._record(tmp_path, {})
   assert len(list(tmp_path.glob("*-cache"))) == 2 and not events
