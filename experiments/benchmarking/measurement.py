@@ -53,8 +53,8 @@ def measure(config, pair, methods, groups, path) -> list[dict]:
     return cells.run(cells_of(groups, config.rounds, run), path, unit="run")
 
 
-def opened(config, workdir, **options):
-  """Opens the models and the folder of results of a config.
+def opened(config, workdir, dtype="", **options):
+  """Opens the models, in a type or as stored, and the folder of results.
 
   Returns the folder, the pair, its models, our methods by name, and a
   description of the run in Markdown.
@@ -62,7 +62,7 @@ def opened(config, workdir, **options):
   entries.check(config)
   methods = entries.methods_of(config.methods)
   pair = systems.open_pair(config, workdir)
-  models = systems.with_dtype(pair, pair.dtype)
+  models = systems.with_dtype(pair, dtype or pair.dtype)
   for method, temperature in itertools.product(methods.values(),
                                                config.temperatures):
     model_pair.check(method, models, config.prompt_length,
@@ -80,7 +80,8 @@ def rates(config, workdir):
 
   Returns rows of `tables.rows`, and the parameters of target and draft.
   """
-  workdir, pair, models, methods, about = opened(config, workdir)
+  workdir, pair, models, methods, about = opened(config, workdir,
+                                                 config.dtypes[0])
   rows = tables.rows(measure(
       config, pair, methods, entries.groups(config, methods, ()),
       workdir / store.RESULTS))

@@ -188,8 +188,10 @@ def prompts(config, pair):
 @functools.lru_cache(maxsize=1)
 def _sampled(pair, count, length, seed):
   models = with_dtype(pair, pair.dtype)
-  return random_pair.sample(models.target, models.target_params, seed, length,
-                            count)
+  first = np.random.default_rng(seed).integers(
+      pair.vocab_size, size=(count, 1), dtype=np.int32)
+  return random_pair.sample(models.target, models.target_params, seed, first,
+                            length)
 
 
 def sampling(config, temperature):

@@ -11,7 +11,6 @@ from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_kind
 from models import checkpoints
-from models import guided
 from models import transformer
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -28,6 +27,7 @@ def contrastive(pair, alpha=0.1, beta=0.5, amateur=""):
     raise ValueError("contrastive: the draft is no model, or is not needed by "
                      "the method: name an amateur, as in contrastive(amateur="
                      "'python-draft').")
+  from models import guided  # Few runs need it, as below.
   return _guided(pair, guided.contrastive(pair.target, lm, alpha, beta),
                  (pair.target_params, params))
 
@@ -37,12 +37,14 @@ def proxy_tuned(pair, tuned, untuned, scale=1.0):
   small = [_model(pair, *named) for named in (("tuned", tuned),
                                               ("untuned", untuned))]
   lms, params = zip((pair.target, pair.target_params), *small)
+  from models import guided
   return _guided(pair, guided.proxy_tuned(*lms, scale), params)
 
 
 def classifier_free(pair, negative_prompt, scale=1.5):
   """The target after its prompt, moved away from it after another prompt."""
   tokens = tokenizer_files.encode(pair.tokenizer, negative_prompt).ids
+  from models import guided
   return _guided(pair, *guided.classifier_free(
       pair.target, pair.target_params, tokens, scale))
 

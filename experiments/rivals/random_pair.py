@@ -57,8 +57,11 @@ def make(settings):
                for config, tree, (_, units) in zip(configs, params, parts)]
     del parts  # Several gigabytes, with a large vocabulary.
     config, tree = models_[0]
-    texts = sample(transformer.language_model(config), tree,
-                   settings.seed + number)
+    seed = settings.seed + number
+    first = np.random.default_rng(seed).integers(config.vocab_size,
+                                                 size=(_ROWS, 1))
+    texts = sample(transformer.language_model(config), tree, seed,
+                   first.astype(np.int32), _LENGTH)
     measured = measure(models_, texts)
     if abs(measured["overlap"] - settings.overlap) <= TOLERANCE:
       return *models_, measured
@@ -87,14 +90,12 @@ def measure(models_, texts):
           "perplexity": round(float(perplexity), 2)}
 
 
-def sample(lm, params, seed, length=_LENGTH, rows=_ROWS):
-  """Samples texts `[rows, length]` int32 of a model after random tokens."""
-  first = np.random.default_rng(seed).integers(
-      lm.vocab_size, size=(rows, 1), dtype=np.int32)
+def sample(lm, params, seed, first, length):
+  """Samples texts `[R, length]` int32 of a model after tokens `[R, 1]`."""
   if length == 1:
     return first
   return np.asarray(dj.generate(
-      jax.random.key(seed), first, np.ones(rows, np.int32),
+      jax.random.key(seed), first, np.ones(len(first), np.int32),
       method=dj.methods.autoregressive(), target=lm, target_params=params,
       max_new_tokens=length - 1).tokens)
 
