@@ -352,6 +352,17 @@ def _draw(key, log_probs, counts):
                                                        max(counts))
 
 
+def _draw_alike(key, log_probs, counts):
+  """Children of each node of a level, by the same noise."""
+  return jax.vmap(sampling.gumbel_top_k, (None, 0, None))(key, log_probs,
+                                                          max(counts))
+
+
+def _perturbed_alike(key, log_probs, state, width):
+  keys = jnp.broadcast_to(key[None], len(log_probs))
+  return beam.perturbed_by(keys, log_probs, state, width)
+
+
 def _best(key, log_probs, counts):
   """Children of each node of a level, the most probable ones."""
   del key
@@ -378,14 +389,10 @@ def _sample_and_best(key, log_probs, counts):
 
 # How children of a node are picked, by how they are drawn, and beams go on.
 _PICKS = {Draws.WITHOUT_REPLACEMENT: _draw, Draws.ARBITRARY: _best,
-          Draws.ONE_SAMPLED: _sample_and_best,
-          Draws.SHARED_NOISE: lambda key, log_probs, counts: jax.vmap(
-              sampling.gumbel_top_k, (None, 0, None))(key, log_probs,
-                                                      max(counts))}
+          Draws.ONE_SAMPLED: _sample_and_best, Draws.SHARED_NOISE: _draw_alike}
 _BEAMS = {Draws.WITHOUT_REPLACEMENT: beam.perturbed,
           Draws.ARBITRARY: beam.plain, Draws.ONE_IN_BEAM: beam.with_one_sample,
-          Draws.SHARED_NOISE: lambda key, log_probs, *rest: beam.perturbed_by(
-              jnp.broadcast_to(key[None], len(log_probs)), log_probs, *rest)}
+          Draws.SHARED_NOISE: _perturbed_alike}
 OF_FIXED_TREES, OF_BEAMS = frozenset(_PICKS), frozenset(_BEAMS)
 
 

@@ -118,10 +118,10 @@ def _propose(drafters, layout, choose, keys, context: Context,
   def propose(drafter):
     tree, block = drafter.propose(keys, context, own)
     nodes = 1 + layout.nodes
+    mask = _padded(_padded(tree.mask, nodes, 1), nodes, 2)
     tree = DraftTree(
         _padded(tree.tokens, nodes), _padded(tree.parents, nodes, value=NONE),
-        _padded(tree.valid, nodes), _padded(_padded(tree.mask, nodes), nodes,
-                                            2), _padded(tree.log_probs, inner))
+        _padded(tree.valid, nodes), mask, _padded(tree.log_probs, inner))
     return tree, block and cache_lib.map_arrays(
         lambda x, _, axis: _padded(x, 1 + inner, axis), block)
 

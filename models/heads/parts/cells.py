@@ -39,9 +39,10 @@ class Cell(NamedTuple):
 def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
   """Returns a head; `init(key, config, target) -> params`."""
   spec = assembly.Spec(config, target, cell)
-  return assembly.head(spec, (functools.partial(
-      prefix_layers.init_state, cell.layers(spec), target), _read, _start,
-                              _logits), init, max_length=max_length)
+  init_state = functools.partial(prefix_layers.init_state, cell.layers(spec),
+                                 target)
+  return assembly.head(spec, (init_state, _read, _start, _logits), init,
+                       max_length=max_length)
 
 
 def rounds(cell: Cell, config, target, params, target_params, features, tokens,
