@@ -13,8 +13,10 @@ import decoding_jax as dj
 from configs import rsd as rsd_config, rsd_qwen_coder, rsd_tables
 from decoding_jax.speculation import tree
 from experiments.app import launch
+from experiments.data import prompt_tasks, python_corpus
 from experiments.devices import mesh as mesh_lib, mesh_shapes, model_pair
 from experiments.evaluation import method_grid, tree_figures
+from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
 
@@ -228,6 +230,35 @@ def test_types_that_are_none(folders):
       model_pair.open_pair(target, "lookup")
 
 
+def test_rows_do_not_depend_on_the_batch(folders):
+  config = rsd_config.get_config()
+  config.update(prompts=5, prompt_length=4, max_new_tokens=6)
+  examples = prompt_tasks.load(config, helpers.load_pair(*folders))
+  made = []
+  for config.batch in (5, 2):
+    parts, rows = batches_lib.make(config, examples.prompts)
+    assert rows.tolist() == [0, 1, 2, 3, 4]
+    made.append(parts)
+  [(keys, prompts, lengths)], parts = made
+  assert [len(p) for _, p, _ in parts] == [2, 2, 2]
+  assert lengths.tolist() == [4] * 5
+  joined = np.concatenate([p for _, p, _ in parts])
+  np.testing.assert_array_equal(joined, [*prompts, prompts[0]])
+  data = np.concatenate([jax.random.key_data(k) for k, _, _ in parts])
+  np.testing.assert_array_equal(data[:5], jax.random.key_data(keys))
+
+
+def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
+  def prompts(*_, **__):
+    raise ValueError("only 7 lines")
+
+  monkeypatch.setattr(python_corpus, "prompts", prompts)
+  config = rsd_config.get_config()
+  config.update(prompt_length=8, max_new_tokens=8)
+  with pytest.raises(launch.UserError, match="only 7 lines"):
+    prompt_tasks.load(config, helpers.load_pair(*folders))
+
+
 def test_plan_runs_a_tree_of_two_experiments_once():
   methods, points = grid()
   names = [method.name for method in methods]
@@ -324,6 +355,26 @@ def test_trees_as_strings():
     method_grid.from_config(config)
   with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
     rsd_config.get_config("huge")
+
+
+def test_real_text_in_few_programs():
+  """The two experiments of the paper, in a compilation for each tree."""
+  config = rsd_config.get_config("smollm2")
+  methods, points = method_grid.from_config(config)
+  names = [method.name for method in methods]
+  assert {x for x, _ in points} == {"length", "budget"}
+  assert {name.partition("(")[0] for name in names} == {
+      "autoregressive", "speculative", "rsd_c", "rsd_s", "opt_tree",
+      "prompt_lookup", "suffix", "copy_or_draft"}
+  assert len(names) == len(set(names)) <= 12 and config.buckets == 1
+  for (experiment, point), group in points.items():
+    for method in methods:
+      if method.name in group and method.name.startswith(("rsd", "opt")):
+        layout = method.sampled.drafter.layout
+        assert point == (tree.depth(layout) if experiment == "length"
+                         else tree.num_nodes(layout)), method.name
+  # Each prompt is timed beside plain decoding of it.
+  assert config.batch == 1 and config.references >= config.prompts
 
 
 @pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])

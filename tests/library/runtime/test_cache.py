@@ -137,6 +137,33 @@ def test_several_caches_at_once():
                  jax.tree.map(lambda x: x[i], result))
 
 
+def test_commits_follow_each_other():
+  """A later commit overwrites what the one before did not count."""
+  cache, block = random_cache()
+  cache = cache.replace(length=jnp.zeros(B, jnp.int32))
+  first = jnp.broadcast_to(jnp.array([0, 1, 2]), (B, 3))
+  second = jnp.broadcast_to(jnp.array([4, 3]), (B, 2))
+  cache = cache_lib.commit(cache, block, first, jnp.array([0, 1, 2, 3]))
+  cache = cache_lib.commit(cache, block, second, jnp.array([2, 2, 1, 2]))
+  expected = [[4, 3], [0, 4, 3], [0, 1, 4], [0, 1, 2, 4, 3]]
+  np.testing.assert_array_equal(cache.length, [len(x) for x in expected])
+  for fresh, new in zip(slots_first(block), slots_first(cache)):
+    for row, slots in enumerate(expected):
+      np.testing.assert_array_equal(new[row, :len(slots)], fresh[row, slots])
+
+
+def test_a_commit_may_fill_the_cache():
+  cache, block = random_cache()
+  cache = cache.replace(length=jnp.full(B, S - 2))
+  slots = jnp.broadcast_to(jnp.array([3, 1]), (B, 2))
+  after = cache_lib.commit(cache, block, slots, jnp.full(B, 2))
+  np.testing.assert_array_equal(after.length, [S] * B)
+  for old, fresh, new in zip(slots_first(cache), slots_first(block),
+                             slots_first(after)):
+    np.testing.assert_array_equal(new[:, :-2], old[:, :-2])
+    np.testing.assert_array_equal(new[:, -2:], fresh[:, [3, 1]])
+
+
 @pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
 def test_an_empty_block_has_the_shapes_and_the_type_of_the_cache(leading):
   cache, _ = random_cache(leading)

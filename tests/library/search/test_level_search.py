@@ -45,6 +45,17 @@ def test_control_a_beam_that_is_too_narrow_misses_the_best_text():
   assert missed
 
 
+def test_one_beam_is_greedy_decoding():
+  distributions = table(3)
+  one = search(dj.methods.beam_search(1), distributions,
+               sampling=dj.Sampling(temperature=0.0))
+  greedy = search(dj.methods.autoregressive(), distributions,
+                  sampling=dj.Sampling(temperature=0.0))
+  np.testing.assert_array_equal(one.tokens, greedy.tokens)
+  np.testing.assert_allclose(one.log_probs, greedy.log_probs, atol=1e-6)
+  assert (one.stats.target_calls == greedy.stats.target_calls).all()
+
+
 def test_temperature_0_searches_the_distribution_of_the_model():
   distributions, mask = table(4), np.array([1, 1, 0, 1], bool)
   method = dj.methods.beam_search(3)
@@ -124,6 +135,13 @@ def test_stochastic_beams_are_drawn_without_replacement(sampling):
                              atol=1e-4)
 
 
+def test_perturbed_scores_descend():
+  out = search(dj.methods.stochastic_beam_search(3), table(6))
+  scores = out.stats.extra["beam_scores"]
+  assert (np.diff(scores, axis=1) < 0).all()
+  assert (scores != out.stats.extra["beam_log_probs"]).all()
+
+
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("groups, diversity", [(2, 0.7), (4, 2.0), (2, 0.0)])
 def test_diverse_beams_equal_brute_force(groups, diversity):
@@ -137,7 +155,15 @@ def test_diverse_beams_equal_brute_force(groups, diversity):
                                [total for total, _ in expected], atol=1e-5)
 
 
+def test_diversity_makes_beams_differ():
+  distributions = table(7)
+  alike = search(dj.methods.diverse_beam_search(4, 4, 0.0), distributions)
+  apart = search(dj.methods.diverse_beam_search(4, 4, 5.0), distributions)
+  assert len(set(beams(alike, 0))) == 1 < len(set(beams(apart, 0)))
+
+
 def test_best_of_n_draws_samples_of_the_distribution():
+  """Two samples are independent, and the better one is the text."""
   distributions = table(8)
   probs = texts(distributions, 0)
   values = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
@@ -190,6 +216,17 @@ def test_beams_of_a_transformer(method):
     ends = out.lengths[row]
     np.testing.assert_allclose(out.log_probs[row, start:ends],
                                each[row, 0, start - 1:ends - 1], atol=1e-4)
+
+
+@pytest.mark.long
+def test_a_budget_of_one_token():
+  """No beam needs a forward: the first one ends with the likeliest token."""
+  models = tiny.llama_models()
+  out = tiny.generate(dj.methods.beam_search(3), models, eos_id=3, new=1,
+                      sampling=dj.Sampling(0.0))
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      models.target, tiny.PROMPTS, tiny.LENGTHS, 1)
+  assert out.stats.target_calls.tolist() == [1, 1, 1]
 
 
 REORDERING = [dj.methods.segment_search(2, 2, 3),

@@ -83,6 +83,7 @@ def unbiased(probs, factor, out):
 
 @pytest.mark.parametrize("threshold", [1.0, 0.0])
 def test_weights_of_particles_are_unbiased(threshold):
+  """With resampling at every level, and with none."""
   distributions = table(0)
   probs = texts(distributions, 0)
   out = draw(dj.methods.particles(3, resample_below=threshold), distributions,
@@ -103,6 +104,13 @@ def test_control_resampling_by_other_weights_is_biased(monkeypatch):
   out = draw(method, distributions, dj.Sampling(), rows=2000, **reward(2000))
   probs = texts(distributions, 0)
   assert unbiased(probs, lambda text: np.exp(worth(text)), out).max() > 10
+
+
+def test_one_particle_is_a_sample():
+  distributions = table(1)
+  out = draw(dj.methods.particles(1), distributions, dj.Sampling(), rows=SOME,
+             **reward())
+  assert fit(out, texts(distributions, 0)) > exactness.MIN_P_VALUE
 
 
 def test_many_particles_have_the_tilted_distribution():
@@ -154,6 +162,7 @@ def test_a_constraint_weighs_by_the_mass_it_leaves():
 
 
 def test_no_text_is_allowed():
+  """Weights are 0, and nothing is NaN."""
   method = dj.methods.particles(3, 0.0, 1.0, dj.LogitsProcessor(
       lambda params: jnp.int32(0), lambda params, state, token: state,
       lambda params, state, logits: jnp.full_like(logits, -jnp.inf)))

@@ -2,13 +2,17 @@
 
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from decoding_jax.speculation import scoring
 from decoding_jax.speculation import tree as tree_lib
 from support import tiny_models as tiny
+
+METHOD = dj.methods.prompt_lookup(2, 2)
 
 
 def score(function, valid):
@@ -36,3 +40,17 @@ def test_the_root_is_scored_either_way(valid):
     np.testing.assert_allclose(x[..., 0], y[..., 0], atol=1e-5)
   # Other nodes are scored where they may be tested.
   assert bool(result[:, 1:].any()) == valid
+
+
+def test_texts_are_the_same_with_skipped_nodes_or_without():
+  drafter = METHOD.sampled.drafter
+  assert drafter.score
+  scored = dj.Method("all are scored", *(
+      pair._replace(drafter=drafter._replace(score=None))
+      for pair in (METHOD.sampled, METHOD.greedy)))
+  for temperature in (0.0, 1.0):
+    texts = [tiny.generate(method, tiny.llama_models(), new=12,
+                           key=jax.random.key(2),
+                           sampling=dj.Sampling(temperature)).tokens
+             for method in (METHOD, scored)]
+    np.testing.assert_array_equal(*texts)

@@ -42,6 +42,7 @@ def test_joint_distribution_of_a_call(rule, draws, size, zeros, children):
 
 @pytest.mark.parametrize("rule", ["traversal", "layer"])
 def test_control_children_in_another_order(rule):
+  """Siblings drawn in one order, and tested in that of their ids."""
   target, draft = exactness.random_tables(V)
   trees = enumeration.fixed_trees(draft, ((2,),))
   tokens = np.array(trees.tree.tokens)
@@ -89,11 +90,19 @@ def test_equal_distributions_accept_a_leaf(method, length):
 @each([methods.rsd_s(2, 3, "layer"), methods.sequoia(UNEVEN, "conditional_ot"),
        methods.specinfer(expansion=(3, 1), verification="global_resolution")])
 def test_joint_distribution_of_texts(method):
+  """Of what is in no `EXAMPLES`."""
   # The weights of transport are computed anew at each node.
   rows, length = (2000, 3) if "global" in method.name else (ROWS, LENGTH)
   result = dj.testing.assert_exact(method, *exactness.random_tables(V),
                                    rows=rows, length=length)
   assert 1 < result.target_calls < length
+
+
+@pytest.mark.long
+@each([methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
+def test_joint_distribution_of_a_beam_of_a_cold_drafter(method):
+  dj.testing.assert_exact(method, *exactness.random_tables(V), rows=100_000,
+                          length=LENGTH, draft_sampling=dj.Sampling(1e-3))
 
 
 @pytest.mark.parametrize("drafts, verifier, rows, length", [
@@ -160,5 +169,6 @@ def test_unknown_verification(make, name, known):
 
 
 def test_shared_budgets_take_no_sample_in_a_beam():
+  """It is a sample of what a dropped sibling leaves."""
   with pytest.raises(ValueError, match="draws=dj.Draws.ONE_IN_BEAM: one of"):
     drafters.shared(1, 2, 1, 1, Draws.ONE_IN_BEAM)

@@ -13,7 +13,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import conformance
-from models import checkpoints
+from models import checkpoints, transformer
 from models.heads import mtp
 from models.huggingface import block_scales, heads, tensor_files
 from models.huggingface import config as hf_config
@@ -55,6 +55,20 @@ VARIANTS = {
     "glm-5": ("GlmMoeDsa", dict(_MIXED, **_SPARSE), True),
     "youtu": ("Youtu", _DENSE, True)}
 TOKENS = np.random.default_rng(0).integers(0, 29, (2, 20)).astype(np.int32)
+
+
+@pytest.mark.parametrize("fields, heads, layers", [
+    (published.DEEPSEEK_3, 128, 61), (published.KIMI_K2, 64, 61),
+    (published.DEEPSEEK_2_LITE, 16, 27)])
+def test_bytes_of_a_token_in_published_models(tmp_path, fields, heads, layers):
+  """1,152 of a layer in bfloat16; keys and values would be of each head."""
+  config = published.read(tmp_path, fields)
+  cache = jax.eval_shape(
+      lambda: transformer.language_model(config).init_cache(1, 1))
+  held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(
+      (cache.keys, cache.values)))
+  assert held == 2 * (512 + 64) * layers
+  assert 2 * heads * (128 + 64 + 128) * layers / held == heads * 320 / 576
 
 
 def test_the_published_config():
@@ -121,6 +135,7 @@ def test_blocks_of_eight_bits_times_their_scales(tmp_path):
 
 @pytest.mark.long
 def test_the_next_token_module(tmp_path, monkeypatch):
+  """In the target's own folder: latent attention, and experts."""
   config = dataclasses.replace(tiny.DEEPSEEK_3, query_scalar=0)
   monkeypatch.setattr(hf, "TARGET", config)
   target = tiny.random_model(config)

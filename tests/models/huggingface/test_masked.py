@@ -183,6 +183,17 @@ def test_fills_a_canvas_as_plain_python_does(folder):
                cache=True).tokens[0].tolist() == text
 
 
+@pytest.mark.parametrize("fields, expected", [
+    (published.SDAR, dict(qk_norm=True, head_dim=128)),
+    (published.FAST_DLLM, dict(qkv_bias=True, qk_norm=False)),
+    (published.LLADA, dict(hidden_dim=12288, qkv_bias=False)),
+    (published.DREAM, dict(num_kv_heads=4, qkv_bias=True))])
+def test_what_is_published_is_read(fields, expected):
+  config, ignored = hf_config._parse(fields)[:2]
+  assert not ignored
+  assert {k: getattr(config, k) for k in expected} == expected
+
+
 @pytest.mark.parametrize("fields, message", [
     (dict(block_type="sequential"), "block_type='sequential' of llada"),
     (dict(alibi=True), "alibi=True of llada"),

@@ -1,9 +1,11 @@
 """Vocabularies that differ in their padding."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from models import tabular
 from models.text import vocab_alignment
 
@@ -32,3 +34,18 @@ def test_align_cuts_only_the_larger():
   assert vocab_alignment.align(large, None, 6) == (large, None)
   with pytest.raises(ValueError, match="vocab_size=6 of the draft: the token"):
     vocab_alignment.align(large, small, 7)
+
+
+def test_a_pair_of_different_padding_decodes():
+  (target, params), (draft, draft_params) = map(tabular.TabularLM,
+                                                (LARGE, SMALL))
+  target, draft = vocab_alignment.align(target, draft, 6)
+  out = dj.generate(
+      jax.random.key(0), np.zeros((4, 1), np.int32), np.ones(4, np.int32),
+      method=dj.methods.speculative(depth=1), target=target,
+      target_params=params, draft=draft, draft_params=draft_params,
+      max_new_tokens=12, sampling=dj.Sampling(temperature=0.0))
+  expected = [0]
+  for _ in range(12):
+    expected.append(int(LARGE[expected[-1], :6].argmax()))
+  np.testing.assert_array_equal(out.tokens, [expected] * 4)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from experiments.training import steps as training_steps
 from models import checkpoints, transformer
 from models.transformer import linear_ops, quantization
@@ -199,6 +200,7 @@ def test_forward_in_16_bits():
 @EACH
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_narrow(name, weights):
+  """Matrices of layers and tables of tokens; nothing else."""
   whole = transformer.abstract_params(CONFIGS[name])
   params = transformer.abstract_params(
       dataclasses.replace(CONFIGS[name], weights=weights))
@@ -215,6 +217,25 @@ def test_what_is_narrow(name, weights):
                                    narrow(CONFIGS[name], weights).params))
   # Scales are no parameters.
   assert transformer.num_params(params) == transformer.num_params(whole)
+
+
+@pytest.mark.parametrize("method, weights", [
+    (dj.methods.autoregressive(), "int8"), (dj.methods.speculative(2), "int8"),
+    (dj.methods.rsd_s(2, 2), "int8"), (dj.methods.rsd_s(2, 2), "bfloat16")])
+def test_greedy_text_is_that_of_the_same_numbers(method, weights):
+  """By another narrow model as drafter, and of another text than before."""
+  models = tiny.llama_models()
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=True)
+  target, draft = (narrow(config, weights, model) for model in models)
+  out = tiny.generate(method, tiny.Models(target, draft),
+                      sampling=dj.Sampling(0.0))
+  whole = tiny.Model(models.target.lm, widened(target.params))
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      whole, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  # The draft has some of the distribution of the target left, and so all of its
+  # text.
+  drafted = out.stats.emitted.sum() / out.stats.target_calls.sum()
+  assert method.name == "autoregressive" or drafted > 1.1
 
 
 @pytest.fixture(name="folders", scope="module")
@@ -274,6 +295,14 @@ def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
   monkeypatch.setattr(quantization, "on_host", spy)
   checkpoints.load(folders / kind, weights="int8")
   assert len(read) == 2 + 2 * 7
+
+
+def test_damaged_parameters_are_named(tmp_path):
+  params = tiny.random_model(tiny.LLAMA).params
+  params = {**params, "head": params["head"].at[3, 2].set(jnp.nan)}
+  checkpoints.save(tmp_path / "model", tiny.LLAMA, params)
+  with pytest.raises(ValueError, match="parameter head has infinite or NaN"):
+    checkpoints.load(tmp_path / "model", weights="int8")
 
 
 def test_what_cannot_be_had(tmp_path):

@@ -34,6 +34,19 @@ def test_frequencies(config):
                for i in range(len(result))], rtol=1e-6)
 
 
+def test_yarn_keeps_short_wavelengths_and_interpolates_long_ones():
+  """A ramp of no width has no plane between, and divides nothing by zero."""
+  plain = rope.frequencies(dataclasses.replace(YARN, rope_scaling="none"))
+  share = rope.frequencies(YARN) / plain
+  np.testing.assert_allclose(share[:23], 1, rtol=1e-6)
+  np.testing.assert_allclose(share[40:], 0.25, rtol=1e-6)
+  assert np.all(np.diff(share[23:41]) < 0)
+  config = dataclasses.replace(YARN, rope_high_turns=32, rope_low_turns=32,
+                               rope_truncate=False)
+  share = np.round(rope.frequencies(config) / plain, 5)
+  assert set(share) == {np.float32(1), np.float32(0.25)}
+
+
 def test_the_gain_is_of_these_scalings_alone():
   assert rope.gain(YARN) == 1 and rope.gain(LONGROPE) == 1.2
   assert rope.gain(dataclasses.replace(LONGROPE, rope_scaling="none")) == 1

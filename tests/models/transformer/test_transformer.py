@@ -221,6 +221,37 @@ def test_bfloat16_is_close_to_float32(config):
   assert 0 < typical < (0.05 if states else 0.02) * np.std(expected)
 
 
+def test_grouped_heads_equal_repeated_ones():
+  model = tiny.random_model(tiny.LLAMA)
+  config = dataclasses.replace(tiny.LLAMA, num_kv_heads=tiny.LLAMA.num_heads)
+
+  def repeat(path, x):
+    if not {"key", "value"} & {entry.key for entry in path}:
+      return x
+    heads = x.reshape(tiny.LLAMA.num_kv_heads, tiny.LLAMA.head_dim, -1)
+    return jnp.repeat(heads, 2, axis=0).reshape(-1, x.shape[-1])
+
+  params = jax.tree_util.tree_map_with_path(repeat, model.params)
+  repeated = tiny.Model(transformer.language_model(config), params)
+  np.testing.assert_allclose(tiny.causal(repeated, TOKENS)[0],
+                             tiny.causal(model, TOKENS)[0], atol=1e-5)
+
+
+def shifted(model, shift):
+  cache = model.lm.init_cache(B, 0)
+  order = np.broadcast_to(np.arange(T), (B, T))
+  return forward(model, TOKENS, order + shift, cache,
+                 cache_lib.init_block(cache, T), 0,
+                 np.broadcast_to(np.tri(T, dtype=bool), (B, T, T)))[0]
+
+
+def test_rotary_positions_are_relative_and_learned_ones_absolute():
+  model = tiny.random_model(tiny.LLAMA)
+  np.testing.assert_allclose(shifted(model, 5), shifted(model, 0), atol=1e-4)
+  model = tiny.random_model(tiny.OPT)
+  assert np.abs(shifted(model, 5) - shifted(model, 0)).max() > 0.1
+
+
 @FAMILIES
 def test_init_makes_all_parameters(config):
   params = jax.eval_shape(lambda key: transformer.init(key, config),
@@ -248,6 +279,16 @@ def test_equal_configs_are_the_same_model():
   lm = transformer.language_model(tiny.LLAMA)
   assert (lm.vocab_size, lm.max_length) == (13, 64)
   assert hash(lm) == hash(transformer.language_model(again))
+
+
+@pytest.mark.parametrize("scan_layers, shape, copies", [
+    (False, (), 2), (True, (2,), 1)])
+def test_an_empty_cache(scan_layers, shape, copies):
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=scan_layers)
+  cache = transformer.language_model(config).init_cache(5, 9)
+  assert [x.shape for x in cache.keys] == [(*shape, 5, 2, 4, 9)] * copies
+  assert [x.shape for x in cache.values] == [(*shape, 5, 2, 9, 4)] * copies
+  np.testing.assert_array_equal(cache.length, np.zeros(5))
 
 
 @pytest.mark.parametrize("config, fields, message", [

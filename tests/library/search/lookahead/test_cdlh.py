@@ -1,6 +1,7 @@
 """CDLH against plain Python, its distributions, its program."""
 
 import functools
+import importlib
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from decoding_jax.testing import exactness
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
 
+generate_lib = importlib.import_module("decoding_jax.generate")
 
 GREEDY = dj.Sampling(temperature=0)
 ROWS, V, NEW, EOS = 24, 7, 9, 2
@@ -202,6 +204,19 @@ def test_a_budget_of_one_token():
   assert tiny.texts(out, LENGTHS) == [
       reference.cdlh(row, LOOK) for row in rows_of_tables(new=1)]
   assert np.asarray(out.stats.target_calls).tolist() == [1] * ROWS
+
+
+def test_other_values_are_not_compiled_anew():
+  size = generate_lib._generate.num_programs
+  method = dj.methods.cdlh(*LOOK)
+  first = run(method)
+  before = size()
+  run(method, seed=1, key=jax.random.key(1))
+  run(method, eos_id=3)
+  other = run(dj.methods.cdlh(num_candidates=3, lookahead=4), prompts=PROMPTS,
+              constraints=values(9), reward_params=2.0)
+  assert size() == before
+  assert not np.array_equal(first.tokens, other.tokens)
 
 
 def test_it_is_greedy_and_needs_a_reward_and_tokens():

@@ -1,5 +1,6 @@
 """CDSL against plain Python, its invariants, its program."""
 
+import importlib
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ from library.search.lookahead import test_cdlh as cdlh
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
 
+generate_lib = importlib.import_module("decoding_jax.generate")
 
 LOOK = cdlh.LOOK
 # Options of several tests, which share a program.
@@ -173,12 +175,14 @@ def test_a_target_that_drafts_for_itself_is_always_right():
 
 
 def test_control_whole_drafts_are_not_greedy():
+  """With `commit="full"` the first invariant does not hold."""
   out = run_with_tolls(make(acceptance_threshold=0, commit="full"), 0)
   assert tiny.texts(out, cdlh.LENGTHS) != [
       cdlh.greedy_text(x) for x in cdlh.rows_of_tables()]
 
 
 def test_a_tree_with_the_chain_in_it_is_accepted_further():
+  """What the chain gets of the target, such a tree gets as well."""
   calls = [np.asarray(run_with_tolls(
       make(acceptance_threshold=0, width=width, tree="rsd_c"), 0
   ).stats.target_calls) for width in (1, 3)]
@@ -203,6 +207,15 @@ def test_short_budgets_and_lookaheads(look, new):
   out = cdlh.run(make(look), new=new)
   check(out, [reference.cdsl(row, look, rules())
               for row in cdlh.rows_of_tables(new=new)], cdlh.LENGTHS, look.k)
+
+
+def test_other_values_are_not_compiled_anew():
+  size = generate_lib._generate.num_programs
+  cdlh.run(make())
+  before = size()
+  cdlh.run(make(), seed=2, key=jax.random.key(1), eos_id=4)
+  cdlh.run(dj.methods.cdsl(num_candidates=3, lookahead=4), reward_params=3.0)
+  assert size() == before
 
 
 @pytest.mark.long

@@ -10,6 +10,8 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders
 from decoding_jax.speculation.drafters import best_first_trees
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import NONE
 from decoding_jax.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
@@ -17,7 +19,38 @@ from support import tiny_models as tiny
 V = 4
 
 
+def grown_tree():
+  """A beam search of width 2 and depth 2, of a root of token 0, by hand."""
+  log_probs = np.log(np.array([
+      [0.05, 0.6, 0.35], [0.8, 0.1, 0.1], [0.2, 0.3, 0.5]]))
+  tree = tree_lib.from_parents(
+      jnp.array([[0, 1, 2, 0, 2]]), jnp.array([[NONE, 0, 0, 1, 2]]),
+      jnp.ones((1, 5), bool))
+  return tree.replace(log_probs=jnp.asarray(log_probs[None], jnp.float32))
+
+
+@pytest.mark.long
+def test_nodes_of_the_most_probable_paths():
+  tree = grown_tree()
+  totals = best_first_trees.path_log_probs(tree_lib.beam_layout(2, 2), tree)
+  np.testing.assert_allclose(np.exp(totals[0]), [1, 0.6, 0.35, 0.48, 0.175],
+                             rtol=1e-6)
+  # Node 3, of level 2, is more probable than node 2, of level 1.
+  for nodes, kept, parents in ((1, [0, 1], [NONE, 0]),
+                               (2, [0, 1, 3], [NONE, 0, 1]),
+                               (3, [0, 1, 2, 3], [NONE, 0, 0, 1]),
+                               (4, [0, 1, 2, 3, 4], [NONE, 0, 0, 1, 2])):
+    actual = best_first_trees.best_nodes(totals, nodes)
+    assert actual.tolist() == [kept]
+    part = best_first_trees.subtree(tree, actual)
+    assert part.parents.tolist() == [parents]
+    expected = tree_lib.from_parents(tree.tokens[:, kept], part.parents,
+                                     tree.valid[:, kept])
+    jax.tree.map(np.testing.assert_array_equal, part, expected)
+
+
 def test_of_equal_nodes_the_parent_is_kept():
+  """A chain of certain tokens, and siblings without probability."""
   totals = jnp.array([[0.0, 0.0, -jnp.inf, 0.0, -jnp.inf, 0.0, -jnp.inf]])
   assert best_first_trees.best_nodes(totals, 3).tolist() == [[0, 1, 3, 5]]
   assert best_first_trees.best_nodes(totals, 4).tolist() == [[0, 1, 2, 3, 5]]
