@@ -33,8 +33,9 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
     low_acceptance: S3, other readings of the abstract: "continue", as `cdsl`;
       "search": there is none, low acceptance is S4. Or it commits V and the
       target's next token: "prefix", where the reward of all n drafted tokens
-      passes; "regenerate", where it does not, so that only promising drafts
-      are replaced by a search.
+      passes; "confirm", where that of V and the target's n + 1 - m tokens is
+      no lower either; "regenerate", where the draft's does not pass, so that
+      only promising drafts are replaced by a search.
     width: 1 drafts a chain; more, a tree of `width` tokens a level. V is then
       the verified path of the greatest reward, of equal ones the longest, then
       the most probable.

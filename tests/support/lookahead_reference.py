@@ -133,10 +133,13 @@ def cdsl(row, look, rules):
       passed = rules.test(row.value(text), row.value(taken))
       state = 0 if passed else 1
       after = follow(row, row.target, taken, 1)
-    elif rules.low_acceptance in ("prefix", "regenerate"):
+    elif rules.low_acceptance in ("prefix", "regenerate", "confirm"):
       after = follow(row, row.target, agreed, 1)
       passed = rules.test(row.value(text), row.value(whole)) == (
-          rules.low_acceptance == "prefix")
+          rules.low_acceptance != "regenerate")
+      if rules.low_acceptance == "confirm":
+        passed = passed and row.value(whole) <= row.value(
+            follow(row, row.target, agreed, look.n + 1 - same))
       state = 2 if passed else 3
     else:
       after = follow(row, row.target, agreed, look.n + 1 - same)

@@ -57,16 +57,20 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
   s1 = high & passes(text_reward.value_after(context, reward_states,
                                              lookahead.tokens, kept))
   continues, committed_if = cdsl_rules.LOW_ACCEPTANCE[rules.low_acceptance]
+  tested, s3, test = high, running & ~high, passes
+  if committed_if is not None:
+    drafted = text_reward.value_after(context, reward_states, lookahead.tokens,
+                                      lookahead.size)
+    tested, s3 = running, s3 & (committed_if == passes(drafted))
+    test = lambda after: after >= drafted
+  continuation = fallbacks.no_continuation(lookahead)
   if continues:
     continuation = fallbacks.continue_draft(
-        passes, context, state, lookahead, running & ~high, reward_states)
-  else:
-    continuation = fallbacks.no_continuation(lookahead)
-  s3, tested = continuation.passed, high
-  if committed_if is not None:
-    tested = running
-    s3 = running & ~high & (committed_if == passes(text_reward.value_after(
-        context, reward_states, lookahead.tokens, lookahead.size)))
+        test, context, state, lookahead, s3, reward_states)
+    if committed_if:
+      continuation = continuation.replace(count=lookahead.num_verified + 1)
+  if continues or committed_if is None:
+    s3 = continuation.passed
   result = fallbacks.search(
       running & ~(s1 | s3), passes, rules.commits_rollout,
       context, options, state, lookahead, continuation, reward_states)

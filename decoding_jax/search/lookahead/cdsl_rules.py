@@ -33,10 +33,11 @@ class Rules(NamedTuple):
   max_samples_per_node: int = 1  # draft tokens of one distribution, at most
 
 
-# S3: whether it is the target's continuation, and for verified tokens alone
-# what the reward of the whole draft has to say: that it passes, or does not.
+# S3: whether the target continues, and for verified tokens alone what the
+# reward of the whole draft has to say: that it passes, or does not.
 LOW_ACCEPTANCE = {"continue": (True, None), "search": (False, None),
-                  "prefix": (False, True), "regenerate": (False, False)}
+                  "prefix": (False, True), "regenerate": (False, False),
+                  "confirm": (True, True)}
 
 
 def make(draft, acceptance_threshold, reward_threshold, **others) -> Rules:

@@ -39,7 +39,7 @@ def rules(acceptance_threshold=0.5, reward_threshold=None, **options):
   return reference.Rules(acceptance_threshold, test, **options)
 
 
-def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
+def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix", again=0):
   """Asserts texts and counts; returns the sum of the states."""
   assert tiny.texts(out, lengths) == [text for text, _ in expected]
   states = np.array([np.bincount([state for state, _ in log], minlength=4)
@@ -55,7 +55,7 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
   # Where the reward rises is seen after each token that may be committed.
   rises, least = (steps + 1, stats.emitted) if commit == "rise" else (0, 0)
   assert ((high + least <= rewards) &
-          (rewards <= (1 + draws + rises) * (high + low))).all()
+          (rewards <= (1 + draws + rises) * (high + low) + again * low)).all()
   np.testing.assert_array_equal(stats.accepted_by_depth.sum(1), high + low)
   assert ((high + low <= stats.emitted) &
           (stats.emitted <= (steps + 1) * (high + low))).all()
@@ -80,6 +80,7 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
     ("target", dict(acceptance_threshold=0.75, low_acceptance="prefix")),
     ("draft", dict(acceptance_threshold=0.75, low_acceptance="regenerate")),
+    ("target", dict(acceptance_threshold=0.75, low_acceptance="confirm")),
 ], ids=str)
 def test_equals_plain_python(rollout, options):
   look = LOOK._replace(rollout=rollout)
@@ -89,7 +90,8 @@ def test_equals_plain_python(rollout, options):
     expected = [reference.cdsl(row, look, rules(**options))
                 for row in cdlh.rows_of_tables(seed)]
     states += check(out, expected, cdlh.LENGTHS, width=options.get("width", 1),
-                    commit=options.get("commit", "prefix"))
+                    commit=options.get("commit", "prefix"),
+                    again=options.get("low_acceptance") == "confirm")
   assert (states > 0).tolist() == [
       True, True, options.get("low_acceptance") != "search", True]
 
@@ -97,7 +99,7 @@ def test_equals_plain_python(rollout, options):
 @pytest.mark.parametrize("other", [
     dict(acceptance_threshold=0.75), dict(low_acceptance="search"),
     dict(low_acceptance="prefix"), dict(low_acceptance="regenerate"),
-    dict(commit="full"), dict(commit="rise"),
+    dict(low_acceptance="confirm"), dict(commit="full"), dict(commit="rise"),
     dict(reward_threshold=0.0), dict(slack=0.7), dict(width=3),
     dict(commit_rollout=True)], ids=str)
 def test_control_other_options_are_another_method(other):
