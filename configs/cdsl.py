@@ -7,20 +7,18 @@
   python -m experiments.cdsl --config=configs/cdsl.py:harmless \\
       --config.corpus=<folder of dialogues> --workdir=runs/harmless
 
-`methods.cdsl` is a reconstruction: what could not be read in the paper is a
-choice of this repository. "no S3", "to rise" and trees are its own variants,
-`methods.cdsl_extended`.
+`methods.cdsl` is a reconstruction; "no S3", "to rise" and trees are variants of
+this repository, `methods.cdsl_extended`.
 
 The default needs no download: a shipped pair makes sentences of three words
 each, 64 sets that come along. `commongen` has the words of CommonGen's dev
 split (arXiv 1911.03705); its folder holds dev.src_alpha.txt, dev.tgt.txt and
 dev.constraint.json, as in the repository of NeuroLogic decoding. `python`
 continues held-out modules, and must use identifiers of the real continuation.
-`harmless` answers in dialogues (arXiv
-2204.05862), scored by a reward model; `configs/train.py` says what its folder
-holds. Each has a shipped pair. Presets that may be added, as `commongen,sweep`:
-`sweep`, lookaheads and thresholds; `trees`; `readings` of the abstract;
-`search`, beams, trees, samples and particles by the same reward.
+`harmless` answers in dialogues (arXiv 2204.05862), scored by a reward model;
+`configs/train.py` says what its folder holds. Each has a shipped pair. Presets
+that may be added, as `commongen,sweep`: `sweep`, lookaheads and thresholds;
+`trees`; `readings` of the abstract; `search`, other searches by that reward.
 
 Hardware: two cores of an x86 server, no GPU.
 Minutes: the default at most 4, `commongen` with 128 examples 4, `harmless` 3.
@@ -87,6 +85,8 @@ _WIDE = {"num_candidates": 16, "lookahead": 4, "reward_weight": 30.0}
 # A search commits its roll-out, and nothing commits more than it takes for the
 # reward to rise.
 RISE = "cdsl_extended(commit=rise, commit_rollout=True, low_acceptance=search)"
+# Of the abstract, at low acceptance.
+READINGS = ("continue", "search", "prefix", "confirm", "regenerate")
 _DRAWN = {"temperature": 1.0}
 _NUCLEUS = {"temperature": 1.0, "top_p": 0.9}
 GREEDY = line("greedy", "autoregressive")
@@ -122,13 +122,9 @@ _PRESETS = {
         *(line(f"CDSL n={n} a={a:g}", RISE, acceptance_threshold=a,
                **{**SEARCH, "lookahead": n})
           for n in (2, 4, 8, 12) for a in (0.0, 0.5, 0.75, 1.0)))},
-    # CDSL as its abstract may be read at low acceptance.
     "readings": {"methods": (GREEDY, CDLH, *(
-        line(f"{label}, a={a:g}", "cdsl_extended", low_acceptance=way,
-             acceptance_threshold=a, **SEARCH)
-        for way, label in (("continue", "target continues"),
-                           ("search", "search"), ("prefix", "prefix"),
-                           ("regenerate", "regenerate"))
+        line(f"{way}, a={a:g}", "cdsl_extended", low_acceptance=way,
+             acceptance_threshold=a, **SEARCH) for way in READINGS
         for a in (0.25, 0.5, 1.0)))},
     "trees": {"methods": (GREEDY, CDLH, *(
         line(f"{name} {depth}, slack {slack:g}", RISE, slack=slack,

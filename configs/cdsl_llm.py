@@ -7,9 +7,10 @@
   python -m experiments.cdsl --config=configs/cdsl_llm.py:smollm2,file \\
       --config.corpus=tasks.jsonl --config.examples=20 --workdir=runs/own
 
-Families are `smollm2`, `qwen2_5` and `llama3_2`: a target, told what to do by
-an instruction and solved examples in its chat template, and a drafter. `file`
-is a task of one's own, see `experiments.data.constraint_file`.
+Families are `smollm2`, `qwen_coder`, `qwen2_5` and `llama3_2`: a target, told
+what to do by an instruction and solved examples in its chat template, and a
+drafter. `readings` are those of the abstract; `file` is a task of one's own,
+see `experiments.data.constraint_file`.
 
 Hardware: `smollm2` two cores of an x86 server; the others an accelerator.
 """
@@ -19,14 +20,10 @@ from configs import common
 
 _INSTRUCTION = ("Write one short sentence about everyday life. It must use all "
                 "of these words: {words}")
-_SHOTS = (
-    {"words": "dog, frisbee, catch",
-     "sentence": "The dog jumps to catch the frisbee."},
-    {"words": "cook, kitchen, soup, stir",
-     "sentence": "A cook stirs the soup in the kitchen."},
-    {"words": "bike, ride, street",
-     "sentence": "The boy rides his bike down the street."},
-)
+_SHOTS = tuple({"words": words, "sentence": sentence} for words, sentence in (
+    ("dog, frisbee, catch", "The dog jumps to catch the frisbee."),
+    ("cook, kitchen, soup, stir", "A cook stirs the soup in the kitchen."),
+    ("bike, ride, street", "The boy rides his bike down the street.")))
 _SEARCH = {**cdsl.SEARCH, "reward_weight": 30.0}
 _CDLH = cdsl.line("CDLH", "cdlh", **_SEARCH)
 _METHODS = (
@@ -63,6 +60,9 @@ _PRESETS = {
     "llama3_2": {"target": "hub:meta-llama/Llama-3.2-3B-Instruct",
                  "draft": "hub:meta-llama/Llama-3.2-1B-Instruct"},
     **_TASKS,
+    "readings": {"methods": (cdsl.GREEDY, *cdsl.METHODS[2:4], _CDLH, *(
+        cdsl.line(f"CDSL, {way}", "cdsl_extended", low_acceptance=way,
+                  **_SEARCH) for way in cdsl.READINGS), _METHODS[-1])},
     "smoke": {"examples": 4, "max_new_tokens": 16,
               "methods": (_METHODS[0], _CDLH)},
 }

@@ -51,7 +51,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   options = candidates.make_options(num_candidates, lookahead, weight,
                                     reward_weight, rollout)
   shape, draft = _draft(options.steps, width, tree, slack)
-  num_to_commit, only_if_gain = values.check_one_of("commit", commit, _COMMITS)
+  commits_draft, only_if_gain = values.check_one_of("commit", commit, _COMMITS)
   if width > 1:
     # A tree has no single drafted chain that could be committed in full.
     values.check_one_of("commit of width > 1", commit,
@@ -67,7 +67,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
                         {"target": None})
   rules = cdsl_rules.make(
       draft, acceptance_threshold, reward_threshold,
-      num_to_commit=num_to_commit, only_if_gain=only_if_gain,
+      commits_draft=commits_draft, only_if_gain=only_if_gain,
       commits_rollout=bool(commit_rollout),
       low_acceptance=low_acceptance, max_samples_per_node=width)
   thresholds = cdsl_rules.describe(acceptance_threshold, reward_threshold)
@@ -90,10 +90,9 @@ def _draft(steps, width, tree, slack):
                                     slack=slack)
 
 
-# How many drafted tokens are committed, and whether a commit ends with a gain.
-_COMMITS = {"prefix": (cdsl_rules.verified, False),
-            "rise": (cdsl_rules.verified, True),
-            "full": (cdsl_rules.drafted, False)}
+# Whether all drafted tokens are committed; whether a commit ends with a gain.
+_COMMITS = {"prefix": (False, False), "rise": (False, True),
+            "full": (True, False)}
 _FLAGS = {False: None, True: None}
 _TREES = {"rsd_s": expanders.top_beam, "rsd_c": lambda width, depth: (
     expanders.top_k((width,) + (1,) * (depth - 1)))}

@@ -78,11 +78,12 @@ def accepts(row, slack, text, token):
       logits[token] > max(logits) - slack)
 
 
-def drafted_chain(row, look, slack, text):
+def drafted_chain(row, look, rules, text):
   """Returns the texts with V and with the whole draft, and its tokens."""
   whole = follow(row, row.draft, text, look.n)
   same = len(text)
-  while same < len(whole) and accepts(row, slack, whole[:same], whole[same]):
+  while same < len(whole) and accepts(
+      row, rules.slack, whole[:same], whole[same]):
     same += 1
   return whole[:same], whole, len(whole) - len(text)
 
@@ -93,19 +94,19 @@ def log_softmax(logits):
   return logits - peak - np.log(np.exp(logits - peak).sum())
 
 
-def drafted_tree(row, look, slack, width, text):
+def drafted_tree(row, look, rules, text):
   """Returns the same for a tree, which has no whole draft."""
   beams, verified = [(0.0, text)], [text]
   for _ in range(look.n):
     beams = sorted(
         ((score + x, path + [token]) for score, path in beams
          for token, x in enumerate(log_softmax(row.draft(path)))),
-        key=lambda beam: -beam[0])[:width]
+        key=lambda beam: -beam[0])[:rules.width]
     verified += [
         path for score, path in beams if score > -np.inf and
         path[:-1] in verified and not (
             path[:-1] != text and ended(row, path[:-1])) and
-        accepts(row, slack, path[:-1], path[-1])]
+        accepts(row, rules.slack, path[:-1], path[-1])]
   longest = [path for path in verified
              if not any(other[:-1] == path for other in verified)]
   best = max(longest, key=lambda path: (
@@ -122,29 +123,24 @@ def cdsl(row, look, rules):
   text, log = list(row.prompt), []
   while not ended(row, text):
     start = len(text)
-    if rules.width > 1:
-      agreed, whole, size = drafted_tree(row, look, rules.slack, rules.width,
-                                         text)
-    else:
-      agreed, whole, size = drafted_chain(row, look, rules.slack, text)
+    draft = drafted_tree if rules.width > 1 else drafted_chain
+    agreed, whole, size = draft(row, look, rules, text)
     same = len(agreed) - start
     if same / size >= rules.acceptance_threshold:
       taken = whole if rules.commit == "full" else agreed
       passed = rules.test(row.value(text), row.value(taken))
       state = 0 if passed else 1
       after = follow(row, row.target, taken, 1)
-    elif rules.low_acceptance in ("prefix", "regenerate", "confirm"):
-      after = follow(row, row.target, agreed, 1)
-      passed = rules.test(row.value(text), row.value(whole)) == (
-          rules.low_acceptance != "regenerate")
-      if rules.low_acceptance == "confirm":
-        passed = passed and row.value(whole) <= row.value(
-            follow(row, row.target, agreed, look.n + 1 - same))
-      state = 2 if passed else 3
     else:
       after = follow(row, row.target, agreed, look.n + 1 - same)
-      passed = rules.low_acceptance == "continue" and rules.test(
-          row.value(text), row.value(after))
+      drafted = whole and rules.test(row.value(text), row.value(whole))
+      passed = {
+          "continue": rules.test(row.value(text), row.value(after)),
+          "search": False, "prefix": drafted, "regenerate": not drafted,
+          "confirm": drafted and row.value(after) >= row.value(whole),
+      }[rules.low_acceptance]
+      if rules.low_acceptance != "continue":
+        after = follow(row, row.target, agreed, 1)
       state = 2 if passed else 3
     if not passed:
       token, path = candidate(row, look, text)

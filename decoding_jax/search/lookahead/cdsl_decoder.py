@@ -48,12 +48,13 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
   running, (reward_states, value) = ~state.done, state.carry
   passes = functools.partial(rules.passes, context.reward.maximum, value)
   lookahead = rules.draft(max_draft_lag, context, state, reward_states)
-  kept = rules.num_to_commit(lookahead.num_verified, lookahead.size)
   # How many of 0, 1, ..., n drafted tokens must be verified
   required = jnp.array([sum(verified / max(size, 1) < rules.acceptance_threshold
                             for verified in range(size + 1))
                         for size in range(options.steps + 1)])
   high = running & (lookahead.num_verified >= required[lookahead.size])
+  kept = jnp.where(high & rules.commits_draft, lookahead.size,
+                   lookahead.num_verified)
   s1 = high & passes(text_reward.value_after(context, reward_states,
                                              lookahead.tokens, kept))
   continues, committed_if = cdsl_rules.LOW_ACCEPTANCE[rules.low_acceptance]
@@ -86,8 +87,7 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
   reward_states = text_reward.advance(
       context, reward_states, tokens,
       jnp.arange(options.steps + 1)[None] < count[:, None])
-  ended_in = jnp.where(high, jnp.where(s1, 0, 1),
-                       jnp.where(s3, 2, 3))
+  ended_in = jnp.where(high, jnp.where(s1, 0, 1), jnp.where(s3, 2, 3))
   return new.replace(
       # The newest token is in no cache, and the draft has not been run on the
       # last token that it drafted.

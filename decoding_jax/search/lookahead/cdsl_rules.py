@@ -20,9 +20,9 @@ class Rules(NamedTuple):
   # `(maximum, before [B], after [B]) -> [B]` bool, the test of the reward after
   # a lookahead.
   passes: Callable[..., Array]
-  # `(num_verified [B], size [B]) -> [B]`, drafted tokens that are committed
+  # Whether all drafted tokens, and not the verified ones alone, are committed
   # where acceptance is high and the reward passes.
-  num_to_commit: Callable[..., Array]
+  commits_draft: bool = False
   # What may be committed without a search where acceptance is low (S3); a key
   # of `LOW_ACCEPTANCE`.
   low_acceptance: str = "continue"
@@ -43,14 +43,14 @@ LOW_ACCEPTANCE = {"continue": (True, None), "search": (False, None),
 def make(draft, acceptance_threshold, reward_threshold, **others) -> Rules:
   """Checks the thresholds, and makes rules of them; raises ValueError. A reward
   passes from `reward_threshold` on; None: if it is higher than before, or at
-  its maximum. Without `num_to_commit` all verified tokens are committed."""
+  its maximum."""
   values.check_number("acceptance_threshold", acceptance_threshold, 0, 1)
   if reward_threshold is not None:
     values.check_number("reward_threshold", reward_threshold)
   return Rules(draft, acceptance_threshold,
                rises if reward_threshold is None else (
                    lambda maximum, before, after: after >= reward_threshold),
-               **{"num_to_commit": verified, **others})
+               **others)
 
 
 def describe(acceptance_threshold, reward_threshold) -> str:
@@ -63,15 +63,3 @@ def describe(acceptance_threshold, reward_threshold) -> str:
 def rises(maximum, before, after):
   """Tests whether a reward has risen, or is at its maximum."""
   return (after > before) | (after >= maximum)
-
-
-def verified(num_verified, size):
-  """Commits the verified tokens of a draft."""
-  del size
-  return num_verified
-
-
-def drafted(num_verified, size):
-  """Commits all drafted tokens, verified or not."""
-  del num_verified
-  return size

@@ -31,11 +31,9 @@ def make(look=LOOK, **options):
 
 def rules(acceptance_threshold=0.5, reward_threshold=None, **options):
   """Returns the same options for the reference."""
-  def test(before, after):
-    if reward_threshold is None:
-      return after > before
-    return after >= np.float32(reward_threshold)
-
+  test = lambda before, after: (
+      after > before if reward_threshold is None else
+      after >= np.float32(reward_threshold))
   return reference.Rules(acceptance_threshold, test, **options)
 
 
@@ -79,7 +77,8 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix", again=0):
     ("target", RISING),
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
     ("target", dict(acceptance_threshold=0.75, low_acceptance="prefix")),
-    ("draft", dict(acceptance_threshold=0.75, low_acceptance="regenerate")),
+    ("draft", dict(acceptance_threshold=0.75, low_acceptance="regenerate",
+                   commit="full")),
     ("target", dict(acceptance_threshold=0.75, low_acceptance="confirm")),
 ], ids=str)
 def test_equals_plain_python(rollout, options):
