@@ -56,7 +56,7 @@ _PRESETS = {
                 "draft": "hub:Qwen/Qwen2.5-0.5B-Instruct"},
     "qwen_coder": {"target": "hub:Qwen/Qwen2.5-Coder-1.5B-Instruct",
                    "draft": "hub:Qwen/Qwen2.5-Coder-0.5B-Instruct",
-                   "dtype": "bfloat16", "batch": 16, "examples": 64},
+                   "dtype": "bfloat16", "batch": 32, "max_new_tokens": 24},
     "llama3_2": {"target": "hub:meta-llama/Llama-3.2-3B-Instruct",
                  "draft": "hub:meta-llama/Llama-3.2-1B-Instruct"},
     **_TASKS,
