@@ -12,7 +12,8 @@ what to do by an instruction and solved examples in its chat template, and a
 drafter. `readings` are those of the abstract; `file` is a task of one's own,
 see `experiments.data.constraint_file`.
 
-Hardware: `smollm2` two cores of an x86 server; the others an accelerator.
+Hardware: `smollm2` two cores of an x86 server, `qwen_coder` too with patience;
+the others an accelerator.
 """
 
 from configs import cdsl
