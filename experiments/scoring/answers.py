@@ -25,8 +25,12 @@ sys.exit({_PASSED})
 
 
 def exact_match(texts, references):
-  """Returns `[R]`, 100 where the last number of a text is the reference's."""
-  return np.array([100. * (_last_number(text) == _last_number(reference))
+  """Returns `[R]`, 100 where the last number of a text is the reference's.
+
+  A text without a number is no match, though its reference has none either.
+  """
+  return np.array([100. * (_last_number(text) == _last_number(reference)
+                           is not None)
                    for text, reference in zip(texts, references, strict=True)])
 
 

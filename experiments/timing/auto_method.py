@@ -165,8 +165,8 @@ def _within(text, most):
 
 def _measure(start, specs) -> dict:
   """Returns the samples of each candidate of `start`, one a round."""
-  with tqdm.tqdm(total=len(specs) + _ROUNDS, desc="compiling candidates",
-                 leave=False, dynamic_ncols=True) as bar:
+  with tqdm.tqdm(total=len(specs), desc="compiling candidates", leave=False,
+                 dynamic_ncols=True) as bar:
     single = itertools.islice(start(PLAIN, 1), 5)
     steps = int(np.clip(_SPAN / min(x.seconds for x in single), 1, _MOST_STEPS))
     running, begun = {}, time.monotonic()
@@ -180,13 +180,16 @@ def _measure(start, specs) -> dict:
     for number in range(_ROUNDS):
       for spec, samples in running.items():
         times[spec].append(next(samples))
-      bar.update()
       rates = {spec: _rate(times[spec]) for spec in running}
       least = max(rates.values()) * _LEAVES[min(number, len(_LEAVES) - 1)]
       running = {spec: samples for spec, samples in running.items()
                  if spec == PLAIN or rates[spec] >= least}
-      used = time.monotonic() - begun
-      if len(running) == 1 or used * (number + 2) / (number + 1) > _SECONDS:
+      a_round = (time.monotonic() - begun) / (number + 1)
+      rounds = number + 1 if len(running) == 1 else np.clip(
+          int(_SECONDS / a_round), number + 1, _ROUNDS)
+      bar.total = len(specs) + int(rounds)
+      bar.update()
+      if rounds == number + 1:
         break
   return times
 

@@ -17,10 +17,12 @@ _DATA = pathlib.Path(os.environ.get("DECODING_JAX_DATA", "."))
 
 
 def test_exact_match():
-  texts = ["so 3 + 4 = 7\n#### 7", "It is 1,234.50.", "7 then 8", "none", "-2"]
-  references = ["#### 7", "#### 1234.5", "#### 7", "#### 0", "#### 2"]
+  texts = ["so 3 + 4 = 7\n#### 7", "It is 1,234.50.", "7 then 8", "none", "-2",
+           "none"]
+  references = ["#### 7", "#### 1234.5", "#### 7", "#### 0", "#### 2",
+                "none"]
   assert answers.exact_match(texts, references).tolist() == [
-      100, 100, 0, 0, 0]
+      100, 100, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("program, result", [

@@ -77,8 +77,15 @@ def test_no_tree_is_deeper_than_a_head_drafts(spec, most, expected):
           method_specs.read(expected))
 
 
-def test_losers_leave_early(monkeypatch):
+@pytest.mark.parametrize("seconds, rounds", [(20.0, 4), (0.0, 1)])
+def test_losers_leave_early(monkeypatch, seconds, rounds):
+  """The bar ends at its total, be the time over before all rounds are or not.
+  """
   monkeypatch.setattr(auto_method, "_ROUNDS", 4)
+  monkeypatch.setattr(auto_method, "_SECONDS", seconds)
+  bars, bar = [], auto_method.tqdm.tqdm
+  monkeypatch.setattr(auto_method.tqdm, "tqdm", lambda **options: bars.append(
+      bar(**options)) or bars[0])
   counts = {}
 
   def start(spec, steps):
@@ -88,7 +95,8 @@ def test_losers_leave_early(monkeypatch):
       yield auto_method._Sample(rate, 1, 0, np.ones(1), steps, 1.0)
 
   samples = auto_method._measure(start, ["autoregressive", "fast", "slow"])
-  assert [len(x) for x in samples.values()] == [4, 4, 1]
+  assert [len(x) for x in samples.values()] == [rounds, rounds, 1]
+  assert (bars[0].n, bars[0].total) == (3 + rounds,) * 2
 
 
 def choose(monkeypatch, pair, sampling=dj.Sampling(), **options):
