@@ -19,7 +19,7 @@ from decoding_jax.speculation import verifiers
 from experiments.app import launch, own_code
 from models import heads
 
-_FORMS = "as rsd_s(3, 4), rsd_s(width=3, depth=4) or my.module:make(3)"
+_FORMS = "rsd_s(3, 4), rsd_s(width=3, depth=4) or my.module:make(3)"
 _VALUES = "a number, a string, True, False, None or a list of such"
 # The parameter whose values are methods, by their specifications.
 _METHODS = "methods"
@@ -36,6 +36,7 @@ _ALIASES = {
     "ngram": "prompt_lookup", "pld": "prompt_lookup", "rsd": "rsd_s(3, 4)"}
 # As names of methods have them.
 _SIZE, _LEVELS = re.compile(r"\b(\d+)x(\d+)\b"), re.compile(r"\b\d+(-\d+)+\b")
+_CHILDREN = re.compile(r"\b\d+(,\d+)*(/\d+(,\d+)*)+\b")
 _HEADS = ("eagle", "eagle2", "eagle3", "dspark", "dflash", "mtp", "p_eagle")
 
 
@@ -120,15 +121,24 @@ def from_flag(spec: str, more=(), reward: bool = False) -> dj.Method:
 def help_text(*others) -> str:
   """Returns the help of `--method`: examples of all methods, and `others`."""
   return launch.help_of(lambda: "Method, with sizes or without: " + ", ".join([
-      *others, *(f"{name}({', '.join(f'{k}={v!r}' for k, v in sizes.items())})"
-                 for name, examples in dj.methods.example_arguments().items()
-                 for sizes in examples)]) + ".")
+      *others, *(text for name in dj.methods.names()
+                 for text in _calls(name))]) + ".")
+
+
+def _examples(make):
+  return getattr(sys.modules.get(make.__module__), "EXAMPLES", ())
+
+
+def _calls(name):
+  """Returns the examples of a method as `--method` takes them."""
+  return [f"{name}({', '.join(f'{k}={v!r}' for k, v in sizes.items())})"
+          for sizes in _examples(_maker(name, "--method"))]
 
 
 def _defaults(name, sizes):
   """Returns sizes that a method needs: of `_SIZES`, else its first example."""
   make = _maker(name, "--method")
-  examples = getattr(sys.modules.get(make.__module__), "EXAMPLES", ())
+  examples = _examples(make)
   defaults = {**(examples[0] if examples else {}), **_SIZES}
   needed = [
       size for size, parameter in inspect.signature(make).parameters.items()
@@ -148,8 +158,8 @@ def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
     return _parse_call(spec, where, more)
   # A ConfigDict has the methods of a mapping, and is none.
   if not isinstance(spec, Mapping) and not hasattr(spec, "items"):
-    raise launch.UserError(f"{where}={spec!r}: a method {_FORMS}, or a mapping "
-                           "with its name and sizes is needed.")
+    raise launch.UserError(f"{where}={spec!r}: a method as {_FORMS}, or a "
+                           "mapping with its name and sizes is needed.")
   sizes = dict(spec.items())
   name, first = sizes.pop("name", None), {}
   if isinstance(name, str):
@@ -243,13 +253,16 @@ def _parse_call(text, where, more):
     check_name(name, where, more)
     return list(inspect.signature(_maker(name, where)).parameters)
 
-  form = f"a method {_FORMS} is needed"
-  # Tables print 7x3 for 7, 3 and 4-2-1 for (4, 2, 1).
+  known = text.partition("(")[0].strip()
+  calls = _calls(known) if known in dj.methods.names() else ()
+  form = f"a method as {' or '.join(calls) or _FORMS} is needed"
+  # Tables print 7x3 for 7, 3, 4-2-1 for (4, 2, 1), 2/1,0 for ((2,), (1, 0)).
+  plain = _CHILDREN.sub(lambda x: f"(({x[0].replace('/', ',), (')},))", text)
   plain = _SIZE.sub(r"\1, \2", _LEVELS.sub(
-      lambda x: f"({x[0].replace('-', ', ')})", text))
+      lambda x: f"({x[0].replace('-', ', ')})", plain))
   name, sizes = call(plain, where, takes, form)
   if plain != text:
-    made = read({"name": name, **sizes}, where).name
+    made = read({"name": name, **sizes}, f"{where}={text!r}: {form}").name
     if made != text.strip():
       raise launch.UserError(f"{where}={text!r}: {form}; {plain} is {made}.")
   return name, sizes

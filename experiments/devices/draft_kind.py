@@ -114,8 +114,12 @@ class Draft:
       return Draft()
     if self.name:
       return self
-    if not hub.is_hub(target):
-      launch.model_folder(target)  # A target that is missing is reported first.
+    # A target that is missing is reported first; a large one is not loaded.
+    with launch.user_errors(ValueError):
+      if hub.is_hub(target):
+        hub.check(target)
+      else:
+        launch.model_folder(target)
     raise launch.UserError(
         f"--method={spec} drafts, and no drafter comes with --target={target}: "
         "name a --draft, or use --draft=lookup or --draft=layers:N, which need "

@@ -23,8 +23,9 @@ def from_config(config):
                            f"batch={config.batch}, is allowed.")
   if not config.temperatures:
     raise launch.UserError("temperatures is empty: one is needed.")
-  for name in config.methods:
-    method_specs.check_name(name, "methods")
+  # "rsd_s": all of its trees; "rsd_s(3, 4)": one.
+  wanted = {x: method_specs.read(x, "methods").name if "(" in str(x) else
+            method_specs.parse(x, "methods")[0] for x in config.methods}
   methods = [dj.methods.autoregressive()]
   points, known = {}, {"autoregressive"}
   for experiment, chosen in (("length", config.lengths),
@@ -37,15 +38,16 @@ def from_config(config):
       where = f"trees.{experiment}.{point}"
       built = [method_specs.read(spec, where) for spec in trees[str(point)]]
       names = [method_specs.parse(spec)[0] for spec in trees[str(point)]]
-      built = [method for name, method in zip(names, built)
-               if name in (config.methods or names)]
+      known |= {*names, *(method.name for method in built)}
+      built = [method for name, method in zip(names, built) if not wanted
+               or {name, method.name} & {*wanted.values()}]
       methods += built
       points[experiment, point] = [method.name for method in built]
-      known |= {*names}
-  for name in config.methods:
+  for given, name in wanted.items():
     if name not in known:
-      raise launch.UserError(f"--config.methods: {name!r} has no tree here; "
-                             f"there are {', '.join(sorted(known))}.")
+      raise launch.UserError(
+          f"--config.methods: {given!r} has no tree here, by --config.trees, "
+          f"lengths and budgets; there are {', '.join(sorted(known))}.")
   return list(method_specs.by_name(methods).values()), points
 
 

@@ -29,19 +29,26 @@ def folder(name: str) -> pathlib.Path:
   is "hub:", owner and model, and maybe "@" and a branch, tag or commit. Of
   weights in several forms the folder has safetensors alone. Raises
   ValueError if there is no such model, or it cannot be had."""
+  for weights in _WEIGHTS:
+    path = _fetched(name, *_DESCRIPTIONS, *_HEADS, weights)
+    if any(path.glob(weights)):
+      break
+  return path
+
+
+def check(name: str):
+  """Raises ValueError as `folder` does; downloads at most a config.json."""
+  _fetched(name, "config.json")
+
+
+def _fetched(name, *patterns):
   # Few runs need it, and it takes its time.
   import huggingface_hub  # pylint: disable=import-outside-toplevel
   repo, _, revision = name.removeprefix(PREFIX).partition("@")
-  fetch = functools.partial(
-      huggingface_hub.snapshot_download, repo, revision=revision or None,
-      ignore_patterns=_LEFT_OUT)
   try:
-    for weights in _WEIGHTS:
-      path = pathlib.Path(fetch(
-          allow_patterns=[*_DESCRIPTIONS, *_HEADS, weights]))
-      if any(path.glob(weights)):
-        break
+    return pathlib.Path(huggingface_hub.snapshot_download(
+        repo, revision=revision or None, ignore_patterns=_LEFT_OUT,
+        allow_patterns=patterns))
   except (OSError, ValueError) as e:  # All that the hub and its names raise.
     raise ValueError(f"'{name}' cannot be had from the Hugging Face hub: "
-                     f"{str(e).strip().splitlines()[0]}") from e
-  return path
+                     f"{' '.join(str(e).split())}") from e

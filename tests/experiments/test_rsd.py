@@ -329,6 +329,7 @@ def test_trees_of_qwen_coder(task):
     ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
     ({"temperatures": ()}, "temperatures"),
     ({"methods": ("rsd_s", "pearl")}, "'pearl' has no tree here"),
+    ({"methods": ("rsd_s(9, 2)",)}, "'rsd_s.9, 2.' has no tree here, by --con"),
 ])
 def test_plan_refuses(update, message):
   config = rsd_config.get_config()
@@ -341,8 +342,8 @@ def test_trees_as_strings():
   config = rsd_config.get_config()
   with config.unlocked():
     config.trees.length = {"2": ("rsd_s(7, 2)", {"name": "rsd_c((2, 2))"},
-                                 "speculative(2, 'block')")}
-  config.update(lengths=(2,), budgets=(), methods=("rsd_s", "rsd_c"))
+                                 "speculative(2, 'block')", "rsd_s(3, 2)")}
+  config.update(lengths=(2,), budgets=(), methods=("rsd_s(7x2)", "rsd_c"))
   methods, points = method_grid.from_config(config)
   assert methods[1:] == [dj.methods.rsd_s(7, 2), dj.methods.rsd_c((2, 2))]
   assert points == {("length", 2): ["rsd_s(7x2)", "rsd_c(2-2)"]}

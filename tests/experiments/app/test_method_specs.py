@@ -35,7 +35,7 @@ def test_values_of_strings(spec, method):
 
 
 @pytest.mark.parametrize("name", [
-    "rsd_s(7x3)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
+    "rsd_s(7x3)", "sequoia(2/1,0, traversal)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
     "specinfer(2x3)", "ppd(3-2, 3, short=1)", "speculative(4)",
     "adaptive([speculative(2), rsd_s(3x4)], costs=[1, 1.5], horizon=8)",
     "copy_or_draft(1, copies=8, min_ngram=3, max_ngram=8, width=3)",
@@ -107,7 +107,8 @@ def test_what_a_flag_may_mean(spec, message):
     ("rsd_s(*[3, 4])", "is not a number, "),
     ("rsd_s(**{'width': 3})", "a method as rsd_s"),
     ("rsd_s(3, 4", r"trees='rsd_s\(3, 4': a method as rsd_s"),
-    ("prompt_lookup(1x2, 3)", r"'prompt_lookup\(1x2, 3\)': a method as .* is "),
+    ("prompt_lookup(1x2, 3)",
+     r"'prompt_lookup\(1x2, 3\)': a method as prompt_lookup\(depth=2\) or "),
     ("speculative(4-2)", r"depth=\(4, 2\): a positive integer"),
     ("os.system('ls')", "a method as rsd_s"), ("", "trees='': a method as"),
 ], ids=str)

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from experiments.app import launch
+from experiments.devices import drafts
 from models import checkpoints
 from models.folders import hub
 from models.huggingface import convert
@@ -132,6 +134,16 @@ def test_what_cannot_be_had_is_told_in_one_line(server, name):
                      ) as error:
     launch.model_folder(name)
   assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_missing_target_is_reported_before_a_drafter(server):
+  """Nothing large is downloaded for that."""
+  rsd_s = [dj.methods.rsd_s(2, 2)]
+  for name, message in (("none", "'hub:owner/none' cannot be had from .*Repo"),
+                        ("both", "rsd_s drafts, and no drafter comes with")):
+    with pytest.raises(launch.UserError, match=message):
+      drafts.parse("").for_methods("rsd_s", rsd_s, f"hub:owner/{name}")
+  assert "model.safetensors" not in server.asked
 
 
 def test_names_will_do_in_python(server, monkeypatch, tmp_path):
