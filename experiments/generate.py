@@ -135,14 +135,13 @@ def _row_keys(first, count):
 
 
 def _show(complete, text_of, lengths):
-  """Decodes twice to time compilation; prints and returns as `--stream`."""
-  jit = not jax.config.jax_disable_jit
-  first = stopwatch.timed(complete)[1] if jit else 0
-  out, seconds = stopwatch.decoded(complete)
+  """Prints a completion; returns as `--stream`."""
+  out, seconds, compiling = stopwatch.compiled(complete)
   _print(out, text_of, lengths)
   rate = metrics.token_rate(out.stats.emitted, [seconds])
   return out, f"{rate:.3g} tokens/s, " + (
-      f"compiled in {first - seconds:.1f} s" if jit else "without jit")
+      "without jit" if jax.config.jax_disable_jit else
+      f"compiled in {compiling:.1f} s")
 
 
 def _prompt_text():

@@ -3,8 +3,13 @@
 import time
 
 import jax
+from jax import monitoring
 
 from experiments.devices import model_pair
+
+_COMPILING = "/jax/core/compile/"
+# Between tracing, lowering and compiling Python works for them, in seconds.
+_GAP = 0.1
 
 
 def timed(function, *args):
@@ -19,3 +24,27 @@ def decoded(decode, *args):
   out, seconds = timed(decode, *args)
   model_pair.check_logits(out)
   return out, seconds
+
+
+def compiled(decode):
+  """Times one call of `decoded`, and apart from it what the call compiles.
+
+  Returns the generation, seconds without compilation, and of compilation.
+  """
+  spans = []
+
+  def hear(event, duration, **_):
+    if event.startswith(_COMPILING):
+      end = time.perf_counter()
+      start = end - duration
+      if spans and start - spans[-1][1] < _GAP:
+        start = min(start, spans.pop()[0])
+      spans.append((start, end))
+
+  monitoring.register_event_duration_secs_listener(hear)
+  try:
+    out, seconds = decoded(decode)
+  finally:
+    monitoring.unregister_event_duration_listener(hear)
+  compiling = sum(end - start for start, end in spans)
+  return out, seconds - compiling, compiling
