@@ -99,6 +99,7 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
   if value() is None:
     memory_estimate.check(decoded, *sizes_, _FORCE.value)
     return model_pair.with_params(pair)
+  pair, decoded = map(_without_groups, (pair, decoded))
   config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
     apart, each = mesh_shapes.without_roles(value())
@@ -113,6 +114,26 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
   memory_estimate.check(decoded, *sizes_, _FORCE.value, ways[number])
   make = mesh_shapes.make_roles if apart else mesh_shapes.make
   return with_params(pair, make(shape), drafts=DRAFT_MESH.value)
+
+
+def _without_groups(pair):
+  """Returns a pair of shapes with matrices in the models' types for stored."""
+  # Groups of weights are not split: the same numbers are, in the model's type.
+  weights, made = pair.source.weights, {}  # What models share is made once.
+
+  def dense(params, weights, dtype):
+    return params if weights != quantization.STORED else jax.tree.map(
+        lambda x: made.setdefault(id(x), jax.ShapeDtypeStruct(
+            quantization.shape(x), dtype)) if quantization.is_matrix(x) else x,
+        params, is_leaf=quantization.is_matrix)
+
+  target, draft = map(dense, (pair.target_params, pair.draft_params), weights,
+                      (model_pair.types(pair) * 2)[:2])
+  return pair._replace(
+      target_params=target, draft_params=draft,
+      source=pair.source._replace(weights=tuple(
+          quantization.DTYPE if x == quantization.STORED else x
+          for x in weights)))
 
 
 def _check_roles(pair, kinds):
@@ -167,11 +188,8 @@ def with_params(pair, mesh, read=draft_kind.params, drafts=mesh_shapes.AUTO):
   # A head on the target's features is replicated, with what it keeps. `read` is
   # `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
   groups = roles.split(mesh) if mesh_shapes.has_roles(mesh) else (mesh, mesh)
-  # Groups of weights are not split: the same numbers are, in the model's type.
-  source = pair.source._replace(weights=tuple(
-      quantization.DTYPE if x == quantization.STORED else x
-      for x in pair.source.weights))
-  pair, placing = pair._replace(source=source), _place_of(groups[0], read)
+  pair, placing = _without_groups(pair), _place_of(groups[0], read)
+  source = pair.source
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = placing.model(transformer.with_features(config, pair.kept) if pair.kept

@@ -12,7 +12,7 @@ from decoding_jax import kernels
 from experiments.app import launch, method_specs
 from experiments.devices import (
     memory_estimate, mesh as mesh_lib, mesh_shapes, model_pair)
-from models import prompt_lookup, transformer
+from models import checkpoints, prompt_lookup, transformer
 from models.transformer import sharding
 from support import helpers, on_meshes, on_shards, tiny_models as tiny
 
@@ -282,6 +282,19 @@ def test_memory_of_a_draft_that_is_not_split(folders):
                   for x in (folders[1], prompt_lookup.NAME))
   assert mesh_lib.partition(pair, (1, 2)).drafts == 1
   assert mesh_lib.partition(lookup, (1, 2)).drafts == 2
+
+
+def test_memory_of_a_file_is_of_what_a_mesh_reads(tmp_path, capsys):
+  """Its matrices are not as stored; the draft has the target's."""
+  from support import gguf_writer  # Skips without its package.
+  checkpoints.export(launch.model_folder("python-draft"), tmp_path / "hf")
+  path = tmp_path / "model.gguf"
+  gguf_writer.write(path, tmp_path / "hf", "llama", kind="Q8_0")
+  pair = model_pair.open_pair(path, "layers:1", weights="stored", tokens=False)
+  with flagsaver.as_parsed(mesh="data:1", draft_mesh="auto", force="false"):
+    pair = mesh_lib.load(pair, [on_meshes.METHOD.sampled], 1, 1, 8, 8)
+  mib = sum(x.nbytes for x in jax.tree.leaves(pair.target_params)) / 2**20
+  assert f"(weights {mib:.2f}, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value, shape", [
