@@ -5,6 +5,7 @@ decoding, for 20 seconds; those that fall far behind the best one leave early.
 On a slow machine those are left out that would be compiled after a minute.
 """
 
+import functools
 import itertools
 import statistics
 import time
@@ -21,8 +22,10 @@ from experiments.app import method_specs
 from experiments.app import text_tables
 from experiments.devices import draft_levels
 from experiments.devices import memory_estimate
+from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.timing import forward_cost
+from experiments.timing import stopwatch
 
 PLAIN = "autoregressive"
 # Rows up to which nodes of a tree are nearly free on most devices.
@@ -110,11 +113,12 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, *, batch=None,
   `batch` rows, None for R, take the `prompts` `[R, P]` in turn. Of methods that
   need at most `memory_budget` bytes, the one of fewest bytes is taken that
   keeps 95 % of the speed (SpecMemo, arXiv 2506.01986). Raises `UserError` for
-  models on a mesh, or a budget that nothing fits into.
+  a budget that nothing fits into, or one on a mesh, or several processes.
   """
-  if pair.mesh is not None:
-    raise launch.UserError("--method=auto and --mesh: steps are timed on one "
-                           "device only; name a method.")
+  if pair.mesh is not None and (memory_budget or jax.process_count() > 1):
+    raise launch.UserError(
+        "--method=auto and --mesh: without --memory_budget, and in one process "
+        "(each would measure other times), is allowed; or name a method.")
   batch, most = batch or len(prompts), memory_budget or 0
   greedy = np.all(np.asarray(sampling.temperature) == 0)
   sizes = {spec: sum(memory_estimate.estimate(
@@ -198,17 +202,26 @@ def _samples(pair, method, prompts, lengths, *, budget, sampling, batch, steps):
   """Yields samples for ever, text after text.
 
   The first result of a text has its prefill, and the first text's
-  compiles: they are left out, as is a last one of fewer steps.
+  compiles: they are left out, as is a last one of fewer steps. On a mesh, whose
+  generation is one program, whole texts but the first are samples.
   """
   pair = model_pair.for_method(pair, method)
   for number in itertools.count():
     rows = (np.arange(batch) + number * batch) % len(prompts)
+    inputs = (jax.random.split(jax.random.key(number), batch), prompts[rows],
+              lengths[rows])
+    settings = dict(method=method, max_new_tokens=budget, sampling=sampling,
+                    eos_id=pair.eos_id)
+    if pair.mesh is not None:
+      out, seconds = stopwatch.decoded(
+          functools.partial(mesh.generate, pair, *inputs, **settings))
+      if number:
+        yield _sample(None, out, seconds)
+      continue
     outs = dj.stream(
-        jax.random.split(jax.random.key(number), batch), prompts[rows],
-        lengths[rows], every=steps, method=method, target=pair.target,
-        target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=budget,
-        sampling=sampling, eos_id=pair.eos_id)
+        *inputs, every=steps, target=pair.target, draft=pair.draft,
+        target_params=pair.target_params, draft_params=pair.draft_params,
+        **settings)
     before, yielded, begin = None, False, time.perf_counter()
     for out in outs:
       sample = _sample(before, out, time.perf_counter() - begin)
@@ -244,8 +257,8 @@ def _step_seconds(samples) -> float:
 
 
 def _draft_cost(pair, batch, prompt_length, lengths, budget, plain) -> float:
-  # Heads run within a step alone: theirs is taken from their size.
-  if not isinstance(pair.draft, dj.LanguageModel):
+  # Heads, and drafts on a mesh, run within a step alone: size is their cost.
+  if pair.mesh is not None or not isinstance(pair.draft, dj.LanguageModel):
     return pair.parameter_ratio if pair.draft else 0.0
   time_ = forward_cost.timer(
       pair.draft, pair.draft_params, batch, int(np.max(lengths)) + budget // 2,

@@ -9,7 +9,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import tree
 from experiments.app import launch, method_specs
-from experiments.devices import model_pair
+from experiments.devices import mesh, mesh_shapes, model_pair
 from experiments.timing import auto_method
 from models import transformer
 from models.heads import medusa
@@ -136,11 +136,22 @@ def test_a_choice_for_a_head(monkeypatch, temperature):
   assert "cost of drafts" in result.report and " 0.10 " in result.report
 
 
-def test_budgets_and_meshes_that_do_not_fit(monkeypatch):
+def test_a_choice_on_a_mesh(monkeypatch, folders):
+  monkeypatch.setattr(auto_method, "_CANDIDATES", {("model", True): (
+      "speculative(2)", "prompt_lookup(2)")})
+  pair = mesh.with_params(model_pair.open_pair(folders[0], folders[0]),
+                          mesh_shapes.make((1, 1)))
+  result = choose(monkeypatch, pair)
+  lines = {x.split()[0]: x.split()[1:] for x in result.report.splitlines()}
+  assert lines["speculative(2)"][0] == "100"
+  assert float(lines["speculative(2)"][2]) > 2
+  with pytest.raises(launch.UserError, match="without --memory_budget, and in"):
+    choose(monkeypatch, pair, memory_budget=10**9)
+
+
+def test_budgets_that_do_not_fit(monkeypatch):
   model = tiny.llama_models().target
   pair = model_pair.ModelPair(model.lm, model.params, None, None, None, 0.0)
   run = functools.partial(choose, monkeypatch, pair)
   with pytest.raises(launch.UserError, match="autoregressive needs"):
     run(memory_budget=10)
-  with pytest.raises(launch.UserError, match="auto and --mesh"):
-    choose(monkeypatch, pair._replace(mesh="some"))
