@@ -11,12 +11,9 @@ left out, with a notice; they get environments of their own by
 `--prepare=pair` builds the synthetic pair of the config alone.
 """
 
-import functools
 import os
-import pathlib
 
 from absl import flags
-import jax
 
 from experiments.app import launch
 from experiments.app import preemption
@@ -30,6 +27,7 @@ from experiments.rivals import engines
 from experiments.timing import profile
 
 _PAIR = "pair"
+flags.adopt_module_key_flags(profile)
 
 
 def main():
@@ -57,25 +55,10 @@ def main():
   tables.write(workdir, rows, notes, about)
   print(tables.terminal(rows, notes))
   print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")
-  if PROFILE.value:
-    print(step_profiles(config, pair, methods, pathlib.Path(PROFILE.value)))
-
-
-def step_profiles(config, pair, methods, folder) -> str:
-  """Profiles the steps of each method, and returns the tables."""
-  texts, profiles = systems.prompts(config, pair), []
-  for name in methods:
-    # A trace does not distinguish programs of one name.
-    jax.clear_caches()
-    entry = entries.Entry(entries.OURS, name, config.dtypes[0],
-                          config.batches[0], config.temperatures[0])
-    run = functools.partial(systems.ours, config, pair, methods, texts,
-                            entry, 0)
-    table = profile.profile(run, run()["steps"],
-                            folder / name.replace("/", "-"))
-    title = tables.title(entry.batch, entry.temperature)
-    profiles.append(f"{name}, {entry.dtype}, {title.lower()}\n{table}")
-  return "\n\n".join(profiles)
+  profile.show({name: lambda name=name: systems.ours(
+      config, pair, methods, systems.prompts(config, pair), entries.Entry(
+          entries.OURS, name, config.dtypes[0], config.batches[0],
+          config.temperatures[0]), 0)["steps"] for name in methods})
 
 
 def prepare(names, config):
@@ -122,7 +105,4 @@ if __name__ == "__main__":
       "prepare", [], "Other tools whose environments are made, in "
       f"{engines.FOLDER}, such as llama_cpp, or pair, the synthetic models; "
       "nothing is measured then.")
-  PROFILE = flags.DEFINE_string(
-      "profile", "", "Folder for a profiler's traces of our methods and tables "
-      "of where the time of a step goes; '' for none.")
   launch.run(main)

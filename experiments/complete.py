@@ -19,6 +19,7 @@ neither on that nor on the batch, but for samples of `shared_budget`, whose rows
 share nodes.
 """
 
+import itertools
 import pathlib
 
 from absl import flags
@@ -46,6 +47,7 @@ from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.harness import batches
 from experiments.harness import store
+from experiments.timing import profile
 from experiments.timing import stopwatch
 from models.text import batching
 
@@ -83,7 +85,7 @@ _BUCKETS = flags.DEFINE_integer(
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
-                prompt_flags, shared_prefix):
+                prompt_flags, shared_prefix, profile):
   flags.adopt_module_key_flags(_module)
 
 
@@ -128,6 +130,12 @@ def main():
   if multihost.first():
     print(_statistics(method, records, model_pair.device_text(pair.mesh)))
     print(f"{workdir}: {store.RESULTS}, {store.RUN}")
+  if profile.FOLDER.value:
+    fits = [(i, 0) for i, x in enumerate(prompts) if len(x) <= room]
+    for batch, _ in itertools.islice(_batches(prompts, fits, size, pair.mesh),
+                                     1):
+      profile.show({method.name: lambda batch=batch: int(
+          _generated(method, pair, batch).steps)})
 
 
 def _chosen(pair, prompts):
@@ -198,13 +206,8 @@ def _batches(prompts, todo, size, mesh):
 
 def _decoded(method, pair, batch, rows):
   """Yields records of the first rows of a batch, named by `rows`."""
-  keys, prompts, lengths = batch
-  out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
-      pair, keys, prompts, lengths, method=method,
-      max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
-      sampling=generation_flags.sampling(), eos_id=pair.eos_id,
-      rows=_BATCH.value, prefill_chunk=_PREFILL_CHUNK.value, **_top_argument()))
-  out = jax.tree.map(np.asarray, out)
+  _, _, lengths = batch
+  out = _generated(method, pair, batch)
   texts = batching.decode(pair.tokenizer, out, lengths)
   written = [row[start:end] for row, start, end in zip(
       out.tokens, lengths, out.lengths)]
@@ -217,6 +220,15 @@ def _decoded(method, pair, batch, rows):
            "log_prob": float(out.log_probs[k].sum()),
            "target_calls": int(out.stats.target_calls[k]),
            **(_top(out, k, lengths[k]) if _TOP.value else {})}
+
+
+def _generated(method, pair, batch):
+  out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
+      pair, *batch, method=method,
+      max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
+      sampling=generation_flags.sampling(), eos_id=pair.eos_id,
+      rows=_BATCH.value, prefill_chunk=_PREFILL_CHUNK.value, **_top_argument()))
+  return jax.tree.map(np.asarray, out)
 
 
 def _top_argument():

@@ -41,19 +41,17 @@ from experiments.flags import grammar_engine
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
 from experiments.flags import reward_flags
+from experiments.timing import profile
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
-_PROFILE = flags.DEFINE_string(
-    "profile", "", "Folder for a profiler's trace and a table of where the "
-    "time of a step goes; '' for none.")
 # Prompts are padded to a multiple of it: about equal lengths share the
 # programs of `--compilation_cache`.
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                prompt_flags, display_flags, reward_flags):
+                prompt_flags, display_flags, reward_flags, profile):
   flags.adopt_module_key_flags(_module)
 
 
@@ -117,9 +115,8 @@ def main():
   for line in (*reward_flags.line(out), *rates,
                *_remarks(pair, display_flags.tokens(out, lengths))):
     print(line)
-  if _PROFILE.value:
-    from experiments.timing import profile  # If asked for.
-    print(profile.profile(complete, int(out.steps), _PROFILE.value))
+  if profile.FOLDER.value:
+    print(profile.profile(complete, int(out.steps), profile.FOLDER.value))
 
 
 def _padded_length(length, budget, pair):

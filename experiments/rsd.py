@@ -33,6 +33,7 @@ from experiments.evaluation import tree_figures
 from experiments.evaluation import tree_tables
 from experiments.harness import batches
 from experiments.harness import store
+from experiments.timing import profile
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
@@ -40,6 +41,7 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
 flags.adopt_module_key_flags(shared_prefix)
+flags.adopt_module_key_flags(profile)
 
 
 def main():
@@ -99,6 +101,7 @@ def run(config, workdir) -> list:
                                compiled=config.compilation_cache)
   records = tree_cells.measure(config, pair, methods, examples,
                                workdir / store.RESULTS)
+  tree_cells.show_profiles(config, pair, methods, examples)
   if not multihost.first():
     return []
 

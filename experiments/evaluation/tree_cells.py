@@ -16,6 +16,7 @@ from experiments.evaluation import tree_figures
 from experiments.harness import batches as batches_lib
 from experiments.harness import cells
 from experiments.scoring import intervals
+from experiments.timing import profile
 from models.text import batching
 
 
@@ -63,6 +64,15 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
       shapes=len(shapes),
       first={(methods[0], t == 0): warm_up(methods[0], t)
              for t in temperatures if config.references})
+
+
+def show_profiles(config, pair, methods, examples):
+  """Profiles each method on the first batch at the first temperature."""
+  batch = batches_lib.make(config, examples.prompts,
+                           multiple=mesh_shapes.multiple(pair.mesh))[0][0]
+  profile.show({method.name: lambda run=decoder(
+      config, pair, examples.eos_id, method,
+      config.temperatures[0]): int(run(batch).steps) for method in methods})
 
 
 def decoder(config, pair, eos_id, method, temperature):

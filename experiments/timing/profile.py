@@ -10,13 +10,17 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from absl import flags
 import jax
-from jax.profiler import ProfileData
 
 from experiments.app import launch
+from experiments.app import multihost
 from experiments.app import text_tables
 from experiments.devices import hlo_kernels
 
+FOLDER = flags.DEFINE_string(
+    "profile", "", "Folder for a profiler's traces, one for each method, and "
+    "tables of where the time of a step goes; '' for none.")
 # Parts of a step; of nested ones the innermost counts.
 _PARTS = ("draft_forward", "draft", "target_forward", "verify", "commit")
 _REST = "rest"
@@ -32,6 +36,18 @@ class Part(NamedTuple):
   name: str
   milliseconds: float  # A step.
   runs: float  # Operations a step.
+
+
+def show(runs):
+  """Prints the tables of `--profile`, if any, of runs that return their steps.
+  """
+  for name, run in runs.items() if FOLDER.value else ():
+    # A trace does not distinguish programs of one name.
+    jax.clear_caches()
+    text = profile(run, run(), pathlib.Path(FOLDER.value,
+                                            name.replace("/", "-")))
+    if multihost.first():
+      print(f"\n{name}\n{text}")
 
 
 def profile(run, steps, folder) -> str:
@@ -76,6 +92,7 @@ def table(of_step, operations) -> str:
 
 
 def _events(path):
+  from jax.profiler import ProfileData  # If asked for.
   for plane in ProfileData.from_file(str(path)).planes:
     for line in plane.lines:
       for event in line.events:

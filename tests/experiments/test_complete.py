@@ -35,10 +35,11 @@ def test_texts_are_written_once_whatever_the_batch(python, folders, tmp_path):
       f"--compilation_cache={workdir}/compiled", *more)
   prompts.write_text("\n".join([*_PROMPTS[:2], _TOO_LONG, *_PROMPTS[2:]]))
   path = workdir / "results.jsonl"
-  got = complete_("--batch=4")
+  got = complete_("--batch=4", f"--profile={tmp_path}")
   assert got.status == 0, got.errors
   assert got.output.startswith("rsd_s(2x1): 10 texts, ")
   assert "2 too_long. Decoded on cpu." in got.output
+  assert "\nverify " in (tmp_path / "rsd_s(2x1)/profile.md").read_text()
   first = [json.loads(line) for line in path.read_text().splitlines()]
   by_name = {(r["prompt"], r["sample"]): r for r in first}
   assert sorted(by_name) == [(i, j) for i in range(6) for j in range(2)]

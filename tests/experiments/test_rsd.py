@@ -49,9 +49,11 @@ def test_a_killed_run_resumes_and_repeats_nothing(python, folders, tmp_path):
   with open(path, "a") as f:
     f.write('{"method": "torn')
 
-  got = python("-m", "experiments.rsd", *arguments)
+  got = python("-m", "experiments.rsd", *arguments, f"--profile={workdir}")
   assert got.status == 0, got.errors
   assert path.read_text().startswith(first)
+  assert (workdir / "autoregressive/profile.md").exists()
+  assert "\nverify " in (workdir / "rsd_s(2x1)/profile.md").read_text()
   records = [json.loads(line) for line in path.read_text().splitlines()]
   # Nothing was compiled twice.
   assert len(list((workdir / "compiled").glob("jit__generate-*"))) == 3

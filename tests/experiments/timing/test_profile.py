@@ -1,6 +1,6 @@
 """Parts of a step: from names in a program, and from a real trace."""
 
-import jax
+from absl.testing import flagsaver
 
 import decoding_jax as dj
 from experiments.timing import profile
@@ -59,14 +59,13 @@ def test_sums_of_events():
   assert lines[4].split() == ["all", "7.500", "100.0", "%", "2.0"]
 
 
-def test_a_trace_has_all_parts(tmp_path):
+def test_a_trace_has_all_parts(tmp_path, capsys):
   models = tiny.llama_models()
-  run = lambda: tiny.generate(dj.methods.rsd_s(2, 2), models)
-  # Programs of the same name that other tests have left would be read as well.
-  jax.clear_caches()
-  steps = int(run().steps)
-  text = profile.profile(run, steps, tmp_path)
+  with flagsaver.as_parsed(profile=str(tmp_path)):
+    profile.show({"a/b": lambda: int(tiny.generate(
+        dj.methods.rsd_s(2, 2), models).steps)})
+  text = (tmp_path / "a-b/profile.md").read_text("utf-8")
+  assert capsys.readouterr().out == f"\na/b\n{text}"
   named = {line.split()[0] for line in text.splitlines()[2:]}
   assert {"draft_forward", "target_forward", "verify", "commit",
           "all"} <= named
-  assert (tmp_path / "profile.md").read_text("utf-8") == text + "\n"
