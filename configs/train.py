@@ -199,7 +199,7 @@ _RUNS = {
         "python-draft", preset="python-draft", tokenizer=_PYTHON,
         teacher=_PYTHON, steps=5000, learning_rate=4e-3, sample_fraction=0.5,
         sample_rows=1024, final_loss_from=0.4),
-    # Of `studies.scaling`, short trainings: one loss all along, and Muon.
+    # Of docs/results/scaling.md, short trainings: one loss all along, and Muon.
     "scaling": _run(
         "scaling", tokenizer=_PYTHON, teacher=_PYTHON, windows=(128,),
         batch_tokens=512, optimizer="muon", learning_rate=3e-3,

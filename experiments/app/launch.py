@@ -41,7 +41,7 @@ _SYNONYMS = {
     "n": ("num_samples", "texts"), "model": ("target",),
     "tokenizer": ("target",), "batch_size": ("batch",),
     "speculative_model": ("draft",), "draft_model": ("draft",),
-    "assistant_model": ("draft",), "prompt_file": ("prompts",),
+    "assistant_model": ("draft",), "prompt_file": ("prompts", "prompt"),
     "output": ("workdir",), "num_return_sequences": ("num_samples", "texts")}
 # Sizes of methods that were flags.
 _SIZES = ("width", "depth", "num_paths", "num_beams", "num_groups", "branching",

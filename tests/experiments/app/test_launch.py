@@ -10,7 +10,6 @@ import subprocess
 import sys
 import types
 
-import jax
 import ml_collections
 import pytest
 

@@ -35,8 +35,8 @@ def test_values_of_strings(spec, method):
 
 
 @pytest.mark.parametrize("name", [
-    "rsd_s(7x3)", "sequoia(2/1,0, traversal)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
-    "specinfer(2x3)", "ppd(3-2, 3, short=1)", "speculative(4)",
+    "rsd_s(7x3)", "rsd_s(7x3, traversal)", "rsd_c(4-2-1)", "spectr(2x3)",
+    "specinfer(2x3)", "ppd(3-2, 3, short=1)", "sequoia(2/1,0, traversal)",
     "adaptive([speculative(2), rsd_s(3x4)], costs=[1, 1.5], horizon=8)",
     "copy_or_draft(1, copies=8, min_ngram=3, max_ngram=8, width=3)",
     "opt_tree(6, 3x2, rank_all=True, threshold=0.5)",
