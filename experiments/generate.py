@@ -87,6 +87,7 @@ def main():
   decode = functools.partial(mesh.generate, pair, keys, prompts, lengths)
   complete = functools.partial(decode, **arguments)
   text_of = functools.partial(tokenizers.decode, pair.tokenizer, prompt=prompt)
+  display_flags.note("Compiling, or loading programs compiled before ...")
   if display_flags.STREAM.value:
     out, took = display_flags.stream(_prompt_text(), pair, keys, prompts,
                                      lengths, **arguments)

@@ -91,7 +91,6 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
   from models.text import batching  # If asked for.
   model_pair.check_prompts(pair, prompts, lengths)
   times, counts = [time.perf_counter()], []
-  note("Compiling, or loading programs that were compiled before ...")
   outs = dj.stream(keys, prompts, lengths, **models(pair, arguments))
   print(prompt, end="", flush=True)
   for out, parts in batching.stream(pair.tokenizer, outs, lengths):

@@ -81,7 +81,10 @@ def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
 def _encoded(encode_, record, field):
   prompt = record.value
   if isinstance(prompt, dict):
-    value = records.find(record, field)
+    try:
+      value = records.find(record, field)
+    except ValueError as e:
+      raise ValueError(f"--field={field}: {e}") from e
     # A list of texts is one text of several lines, see `records.field`.
     prompt = value if CHAT.value and isinstance(value, list) and all(
         isinstance(x, dict) for x in value) else records.field(record, field)

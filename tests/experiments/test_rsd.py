@@ -132,6 +132,7 @@ def test_generate(python, folders, tmp_path, arguments, name):
       x.format(folders[1]) if "{}" in x else x for x in arguments))
   assert got.status == 0, got.errors
   assert got.output.startswith("import os") and "NaN" not in got.output
+  assert "\nCompiling, or loading programs " in got.errors
   last = got.output.splitlines()[-1]
   assert last.startswith(f"{name}: 6 tokens, ")
   compiled = "with compilation" if "--stream" in arguments else "compiled in"
