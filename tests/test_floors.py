@@ -88,7 +88,7 @@ BUDGETS = {
     "experiments/data": 1862,
     "experiments/devices": 2579,
     "experiments/evaluation": 1073,
-    "experiments/flags": 1159,
+    "experiments/flags": 1170,
     "experiments/harness": 751,
     "experiments/rivals": 1384,
     "experiments/scoring": 317,
