@@ -24,6 +24,7 @@ _BEST = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
          "token_rate_ratio": "speed-up"}
 _EXPERIMENTS = {"length": "Fixed draft length", "budget": "Fixed target budget"}
 _POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
+_FEWEST = 8  # Prompts of a distance from plain decoding.
 _CHECKS = {
     "log_prob": "log-prob a token", "deviation": "standard errors",
     "acceptance_by_rank": "by sibling rank", "idle_share": "idle",
@@ -125,11 +126,12 @@ def terminal(cells, trees, note="", with_rates=True) -> str:
 
 def _furthest(cells):
   """Returns a line: the largest distance from the text of plain decoding."""
+  # Few prompts do not tell how far apart prompts are.
   distances = [r for r in select(cells, metric="deviation")
-               if r["method"] != tree_figures.PLAIN]
+               if r["method"] != tree_figures.PLAIN
+               and r["prompts"] >= _FEWEST]
   if not distances:
     return ""
-  # NaN for a single prompt.
   worst = max(distances, key=lambda r: abs(r["value"]))
   return (f"Mean log-probability, distance from plain decoding: at most "
           f"{worst['value']:+.1f} standard errors of {len(distances)} cells "
