@@ -20,7 +20,8 @@ preemption.PATIENCE = 1.0
 
 def endless(_):
   """What XLA never has done."""
-  print("begun", flush=True)
+  # One write: lines of two threads would mix.
+  print("begun\\n", end="", flush=True)
   return jax.jit(lambda x: jax.lax.while_loop(
       lambda x: x >= 0, lambda x: (x + 1) % 7, x))(0)
 
@@ -54,7 +55,9 @@ def _stopped(tmp_path, what):
   process = helpers.start(
       "-c", _PROGRAM.replace("WHAT", what), tmp_path)
   try:
-    assert process.stdout.readline() == "begun\n", process.communicate()
+    if (line := process.stdout.readline()) != "begun\n":
+      process.kill()
+      pytest.fail(f"{line!r}: {process.communicate()}")
     time.sleep(0.5)
     start = time.monotonic()
     process.terminate()

@@ -25,11 +25,12 @@ def test_one_call_that_compiles_and_logits_that_are_nan():
         method=dj.methods.autoregressive(), target=model, max_new_tokens=2,
         target_params=jax.tree.map(lambda x: jnp.nan_to_num(x) * scale, params))
 
+  jax.clear_caches()  # Another test may have compiled this.
   begin = time.perf_counter()
   out, seconds, compiling = stopwatch.compiled(decode)
   assert out.lengths[0] == 3 and len(calls) == 1 and seconds > 0.3
-  assert 0.1 < compiling <= time.perf_counter() - begin - seconds
+  assert 0 < compiling <= time.perf_counter() - begin - seconds
   _, seconds, compiling = stopwatch.compiled(decode)
-  assert seconds > 0.3 and compiling < 0.1
+  assert seconds > 0.3 and compiling == 0
   with pytest.raises(launch.UserError, match="logits are NaN"):
     stopwatch.compiled(lambda: decode(np.nan))
