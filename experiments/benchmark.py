@@ -55,10 +55,12 @@ def main():
   tables.write(workdir, rows, notes, about)
   print(tables.terminal(rows, notes))
   print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")
-  profile.show({name: lambda name=name: systems.ours(
-      config, pair, methods, systems.prompts(config, pair), entries.Entry(
-          entries.OURS, name, config.dtypes[0], config.batches[0],
-          config.temperatures[0]), 0)["steps"] for name in methods})
+  if profile.FOLDER.value:
+    texts = systems.prompts(config, pair)  # Not within the traces.
+    profile.show({name: lambda name=name: systems.ours(
+        config, pair, methods, texts, entries.Entry(
+            entries.OURS, name, config.dtypes[0], config.batches[0],
+            config.temperatures[0]), 0)["steps"] for name in methods})
 
 
 def prepare(names, config):

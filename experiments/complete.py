@@ -19,7 +19,6 @@ neither on that nor on the batch, but for samples of `shared_budget`, whose rows
 share nodes.
 """
 
-import itertools
 import pathlib
 
 from absl import flags
@@ -130,12 +129,11 @@ def main():
   if multihost.first():
     print(_statistics(method, records, model_pair.device_text(pair.mesh)))
     print(f"{workdir}: {store.RESULTS}, {store.RUN}")
-  if profile.FOLDER.value:
-    fits = [(i, 0) for i, x in enumerate(prompts) if len(x) <= room]
-    for batch, _ in itertools.islice(_batches(prompts, fits, size, pair.mesh),
-                                     1):
-      profile.show({method.name: lambda batch=batch: int(
-          _generated(method, pair, batch).steps)})
+  fits = [(i, 0) for i, x in enumerate(prompts) if len(x) <= room]
+  if profile.FOLDER.value and fits:
+    batch, _ = next(_batches(prompts, fits, size, pair.mesh))
+    profile.show({method.name: lambda: int(
+        _generated(method, pair, batch).steps)})
 
 
 def _chosen(pair, prompts):

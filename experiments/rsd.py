@@ -39,9 +39,8 @@ from experiments.timing import profile
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
          "compilation_cache", "speed", "expected", "tolerance")
 # --help shows flags of a main alone, and of modules that it adopts.
-flags.adopt_module_key_flags(mesh)
-flags.adopt_module_key_flags(shared_prefix)
-flags.adopt_module_key_flags(profile)
+for _module in mesh, shared_prefix, profile:
+  flags.adopt_module_key_flags(_module)
 
 
 def main():
@@ -101,7 +100,8 @@ def run(config, workdir) -> list:
                                compiled=config.compilation_cache)
   records = tree_cells.measure(config, pair, methods, examples,
                                workdir / store.RESULTS)
-  tree_cells.show_profiles(config, pair, methods, examples)
+  if profile.FOLDER.value:
+    tree_cells.show_profiles(config, pair, methods, examples)
   if not multihost.first():
     return []
 

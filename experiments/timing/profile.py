@@ -39,9 +39,8 @@ class Part(NamedTuple):
 
 
 def show(runs):
-  """Prints the tables of `--profile`, if any, of runs that return their steps.
-  """
-  for name, run in runs.items() if FOLDER.value else ():
+  """Prints the tables of `--profile`, of runs that return their steps."""
+  for name, run in runs.items():
     # A trace does not distinguish programs of one name.
     jax.clear_caches()
     text = profile(run, run(), pathlib.Path(FOLDER.value,
