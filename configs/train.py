@@ -214,6 +214,8 @@ _RUNS = {
     **{f"head,{name}": _compared_head(name)
        for name in (*common.HEADS, "ppd")},
     "smollm2_eagle3": _smollm2_head("eagle3", 2),
+    "smollm2_mtp": _smollm2_head(
+        "mtp", 2, own_texts=2560, answer_temperatures=(1.0, 1.0, 0.0)),
     # Of nine files of answers four are sampled, and five greedy.
     "smollm2_dspark": _smollm2_head(
         "dspark", 4, head_layers=1, head_rank=16, own_texts=2560,

@@ -78,11 +78,17 @@ def choose(name: str, target: transformer.Config, depth: int,
 
 
 def init(key, head: Chosen, target_params=None):
-  """Returns parameters that are learned; some begin with the target's."""
+  """Returns float32 parameters that are learned; some begin with the target's.
+  """
+  params = _initial(key, head, target_params)
+  return jax.tree.map(lambda x: x.astype(jnp.float32), params)
+
+
+def _initial(key, head, target_params):
   params = head.kind.module.init(key, head.config, head.target)
   if head.tokens is not None:
-    return {name: x for name, x in params.items()
-            if name not in ("tokens", "output")}
+    params = {name: x for name, x in params.items()
+              if name not in ("tokens", "output")}
   if head.kind.begin and target_params is not None:
     return head.kind.begin(params, head.target, target_params)
   return params
@@ -155,6 +161,7 @@ def _levels(head, params, batch, target_params, whole, paths=False):
   # On disk they have 16 bits.
   by_layer = {i: jax.lax.stop_gradient(x).astype(head.target.dtype)
               for i, x in zip(head.features, levels, strict=True)}
+  params = jax.tree.map(lambda x: x.astype(head.target.dtype), params)
   params = complete(head, params, target_params)
   hidden = jax.lax.stop_gradient(target_ends.norm(
       head.target, target_params, by_layer[head.target.num_layers - 1]))

@@ -280,10 +280,10 @@ def prepare(config, mesh=None, size: int = 1) -> Run:
 
 
 def _with_head(config, run):
-  """Returns the run of a head, which is trained in float32."""
-  target = dataclasses.replace(run.architecture, dtype="float32")
+  """Returns the run of a head, whose parameters are kept in float32."""
+  target = dataclasses.replace(run.architecture, dtype=config.compute_dtype)
   params = jax.tree.map(lambda x: x.astype(target.dtype), run.teacher_params)
-  start = heads.load(resolve.folder(config.start), target,
+  start = heads.load(resolve.folder(config.start), target, "float32",
                      target_params=params).params if config.start else {}
   tokens = start.pop("tokens", None) if start else _frequent(config, run.data)
   start.pop("output", None)

@@ -29,15 +29,21 @@ class Config:
   layer: Any  # A `transformer.Config` of its one layer, see `layer_of`
   # Whether the embedding of the first pair is left out (MiMo)
   masks_first: bool = False
+  # Tokens that it can draft, with their rows of the target's output layer; 0:
+  # all
+  draft_vocab: int = 0
   own_embedding: ClassVar[bool] = False
-  draft_vocab: ClassVar[int] = 0
-  shared_output: ClassVar[bool] = False
   target_output: ClassVar[bool] = True
 
   @property
   def reads_normed(self) -> bool:
     """Tells whether it reads the target's normed state; MiMo's does not."""
     return not self.masks_first
+
+  @property
+  def shared_output(self) -> bool:
+    """Tells whether rows of the target's output layer are kept apart."""
+    return bool(self.draft_vocab)
 
   @property
   def width(self) -> int:
@@ -106,7 +112,8 @@ def _config(folder):
   # Unlike the target's first layers it has experts.
   layer = layer_of(dataclasses.replace(target, dense_layers=0))
   layer = dataclasses.replace(layer, dtype=folder.dtype)
-  return Config(layer, module.is_mimo), formats.last(target)
+  return Config(layer, module.is_mimo, formats.draft_vocab(
+      folder, folder.fields)), formats.last(target)
 
 
 def _names(config, _):
@@ -116,7 +123,8 @@ def _names(config, _):
     paths = jax.tree_util.tree_leaves_with_path(own)
     layer = {f"layer/layer/{name}": f"{mtp_tensors.LAYER}.{name}"
              for name in (transformer.param_name(path) for path, _ in paths)}
-  return {"layer/fc/kernel": mtp_tensors.PROJECTION,
+  return {"tokens": formats.OFFSETS,
+          "layer/fc/kernel": mtp_tensors.PROJECTION,
           **{f"{ours}/scale": f"{theirs}.weight"
              for ours, theirs in mtp_tensors.NORMS.items()}, **layer}
 
@@ -128,8 +136,26 @@ def _layer(config):
 
 
 def _fields(config, _, dtype):
-  return formats.layer_fields(config.layer, dtype) | {
+  some = {"draft_vocab_size": config.draft_vocab} if config.draft_vocab else {}
+  return formats.layer_fields(config.layer, dtype) | some | {
       "architectures": [_ARCHITECTURES[0]], "mtp_num_hidden_layers": 1}
+
+
+def _begin(params, target, target_params):
+  """Returns parameters whose layer and norm are the target's last ones, where
+  these are alike; they read the sum of an embedding and a state."""
+  whole = transformer.unstack_layers(target_params) if (
+      target.scan_layers) else target_params
+  last = {"layer": whole["layers"][f"layer_{target.num_layers - 1}"],
+          "norm": whole["norm"]}
+  own = params["layer"]
+  shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+  if shapes(last) != shapes({name: own[name] for name in last}):
+    return params
+  half = jnp.eye(target.dim, dtype=target.dtype)
+  # A copy: an update frees what it was given.
+  return {**params, "layer": {**own, **jax.tree.map(jnp.array, last), "fc": {
+      "kernel": jnp.concatenate([half, half], axis=1)}}}
 
 
 _ARCHITECTURES = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel",
@@ -140,4 +166,6 @@ FORMAT = formats.Format(
     select=lambda tensors: mtp_tensors.find(tensors).tensors, layer=_layer)
 KINDS = {"mtp": training.Kind(lambda target, depth: Config(layer_of(target)),
                               training.of_pairs(lambda *arguments: (
-                                  own_features.rounds(Module, *arguments)[0])))}
+                                  own_features.rounds(Module, *arguments)[0])),
+                              limited=lambda config, count: dataclasses.replace(
+                                  config, draft_vocab=count), begin=_begin)}

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.heads.parts import formats
+
 PREFIX = "mtp."
 LAYER = "mtp.layers.0"
 NORMS = {"layer/embed_norm": "mtp.pre_fc_norm_embedding",
@@ -47,8 +49,9 @@ def find(tensors) -> Module | None:
   drafts all tokens, as it does in SGLang: others are for the second token and
   later ones."""
   if PROJECTION in tensors:
+    ours = (PREFIX, formats.OFFSETS)
     return Module({name: x for name, x in tensors.items()
-                   if name.startswith(PREFIX)}, False)
+                   if name.startswith(ours)}, False)
   if f"{_MIMO}0.input_proj.weight" in tensors:
     renamed = _renamed(tensors, f"{_MIMO}0.", _MIMO_NAMES)
     projection = renamed[PROJECTION]  # Its inputs begin with the other half.

@@ -114,7 +114,8 @@ def _output(spec, params, target_params, hidden):
   """Returns logits `[..., N]` of the tokens that the head can draft."""
   if spec.config.target_output:
     return target_ends.logits(spec.target, target_params,
-                              hidden[..., :spec.config.layer.dim])
+                              hidden[..., :spec.config.layer.dim],
+                              params.get("output"))
   return spec.part(*spec[:2]).apply(
       {"params": params["layer"]}, hidden, params.get("output"),
       method="logits")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.heads import block, eagle, prompt_tokens
+from models.heads import block, eagle, mtp, prompt_tokens
 from models.huggingface import heads
 from support import head_reference as reference
 from support import published_heads as hf
@@ -316,21 +316,24 @@ def check_some_tokens(actual, whole, target, ids):
       result[ids], expected - np.logaddexp.reduce(expected), atol=1e-5)
 
 
-def test_rows_of_the_targets_output_layer(tmp_path, target):
+@pytest.mark.parametrize("module", [eagle, mtp])
+def test_rows_of_the_targets_output_layer(tmp_path, target, module):
   """A head with `d2t` and no output layer has the logits of the target's."""
-  config = eagle.Config(dataclasses.replace(_TARGET, num_layers=1),
-                        draft_vocab=5, shared_output=True)
-  params = eagle.init(jax.random.key(2), config, _TARGET)
+  layer = dataclasses.replace(_TARGET, num_layers=1)
+  config = (module.Config(layer, draft_vocab=5) if module is mtp else
+            module.Config(layer, draft_vocab=5, shared_output=True))
+  params = module.init(jax.random.key(2), config, _TARGET)
   ids = jnp.array([1, 2, 5, 7, 10])
   params["tokens"] = ids
-  heads.save(tmp_path / "head", eagle, config, params, (0, 0, 1))
+  heads.save(tmp_path / "head", module, config, params,
+             (1,) if module is mtp else (0, 0, 1))
   actual = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
   own = target.params["head"]
   np.testing.assert_array_equal(actual.params["tokens"], ids)
   np.testing.assert_array_equal(actual.params["output"], own[ids])
-  full = eagle.Config(config.layer)
+  full = module.Config(layer)
   whole = {"layer": {**actual.params["layer"], "output": own}}
-  check_some_tokens(actual, (eagle.head(full, _TARGET), whole, actual.kept),
+  check_some_tokens(actual, (module.head(full, _TARGET), whole, actual.kept),
                     target, ids)
 
 
