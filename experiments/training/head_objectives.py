@@ -87,8 +87,8 @@ def init(key, head: Chosen, target_params=None):
 def _initial(key, head, target_params):
   params = head.kind.module.init(key, head.config, head.target)
   if head.tokens is not None:
-    params = {name: x for name, x in params.items()
-              if name not in ("tokens", "output")}
+    return {name: x for name, x in params.items()
+            if name not in ("tokens", "output")}
   if head.kind.begin and target_params is not None:
     return head.kind.begin(params, head.target, target_params)
   return params

@@ -52,9 +52,6 @@ class Config:
   # Tokens that it can draft, `params["tokens"]`, with their rows of the
   # target's output layer, `params["output"]`; 0: all
   draft_vocab: int = 0
-  # Whether the root biases the first token too; not where layers have learned
-  # without a bias, since they have read the root
-  markov_root: bool = True
   # Of Domino, 0 for none: the state of its GRU, and the inner width of its MLP;
   # and how many levels it leaves as they are
   gru_hidden_dim: int = 0
@@ -240,7 +237,6 @@ def _config(folder):
       causal=more.get("causal_head", more.get(
           "is_causal", layers_.window > 0 and _DOMINO[0] not in more)),
       draft_vocab=formats.draft_vocab(folder, more),
-      markov_root=more.get("markov_root", True),
       **{name: more[name] for name in (*_DOMINO, *_DFLASH2) if name in more}
   ), kept
 
@@ -282,7 +278,7 @@ def _fields(config, kept, dtype):
       "target_layer_ids": list(kept),
       "markov_rank": config.markov_rank, "markov_head_type": "vanilla",
       "sample_from_anchor": config.from_root,
-      "causal_head": config.causal, "markov_root": config.markov_root,
+      "causal_head": config.causal,
       "draft_vocab_size": config.draft_vocab}
 
 
@@ -337,8 +333,8 @@ _ONLY = {"markov_head_type": "vanilla", "use_hidden_proj": False}
 FORMAT = formats.Format(
     _config, _names, _fields,
     architectures=(*_DFLASH, *_DSPARK, "DominoDraftModel", "DFlash2DraftModel"),
-    known={**dict.fromkeys(("sample_from_anchor", "causal_head", "markov_root",
-                            "shift_label", "use_hidden_proj", "is_causal"),
+    known={**dict.fromkeys(("sample_from_anchor", "causal_head", "shift_label",
+                            "use_hidden_proj", "is_causal"),
                            formats.FLAG),
            **dict.fromkeys(("markov_rank", *_DOMINO, *_DFLASH2),
                            formats.Field(int, 0, 1 << 20)),

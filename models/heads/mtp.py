@@ -141,23 +141,6 @@ def _fields(config, _, dtype):
       "architectures": [_ARCHITECTURES[0]], "mtp_num_hidden_layers": 1}
 
 
-def _begin(params, target, target_params):
-  """Returns parameters whose layer and norm are the target's last ones, where
-  these are alike; they read the sum of an embedding and a state."""
-  whole = transformer.unstack_layers(target_params) if (
-      target.scan_layers) else target_params
-  last = {"layer": whole["layers"][f"layer_{target.num_layers - 1}"],
-          "norm": whole["norm"]}
-  own = params["layer"]
-  shapes = lambda tree: jax.tree.map(jnp.shape, tree)
-  if shapes(last) != shapes({name: own[name] for name in last}):
-    return params
-  half = jnp.eye(target.dim, dtype=target.dtype)
-  # A copy: an update frees what it was given.
-  return {**params, "layer": {**own, **jax.tree.map(jnp.array, last), "fc": {
-      "kernel": jnp.concatenate([half, half], axis=1)}}}
-
-
 _ARCHITECTURES = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel",
                   "MiMoMTPModel")
 FORMAT = formats.Format(
@@ -168,4 +151,4 @@ KINDS = {"mtp": training.Kind(lambda target, depth: Config(layer_of(target)),
                               training.of_pairs(lambda *arguments: (
                                   own_features.rounds(Module, *arguments)[0])),
                               limited=lambda config, count: dataclasses.replace(
-                                  config, draft_vocab=count), begin=_begin)}
+                                  config, draft_vocab=count))}

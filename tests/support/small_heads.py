@@ -32,8 +32,6 @@ def of_target(target):
                                      block_size=4, num_features=2), every),
       "dspark": (block, block.Config(layer, block_size=3, num_features=2,
                                      markov_rank=2, from_root=True), every),
-      "ubtree": (block, block.Config(layer, block_size=4, num_features=2,
-                                     markov_rank=2, markov_root=False), every),
       "domino": (block, block.Config(
           layer, block_size=3, num_features=2, from_root=True, gru_hidden_dim=3,
           emb_dim=5, pure_draft_prefix_len=1), every),

@@ -90,10 +90,8 @@ def after(spec, params, target_params, slot: Slots, tokens, level, others=None):
     return slot.logits + jnp.where(
         level >= config.pure_draft_prefix_len, bias, 0), state
   if config.markov_rank:
-    bias = linear_ops.matmul(
-        linear_ops.lookup(params["markov_in"], tokens), params["markov_out"])
-    return slot.logits + jnp.where(
-        config.markov_root | (level > 0), bias, 0), None
+    return slot.logits + linear_ops.matmul(linear_ops.lookup(
+        params["markov_in"], tokens), params["markov_out"]), None
   return slot.logits, None
 
 

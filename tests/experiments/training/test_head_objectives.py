@@ -172,21 +172,6 @@ def test_output_layers_begin_as_the_target_s(name):
   assert outputs == (1 if name == "eagle3" else _DEPTH)
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-def test_a_module_begins_as_the_target_s_last_layer(scanned):
-  chosen, _, _ = made("mtp")
-  _, own = tiny.random_model(_TARGET)
-  given = own
-  if scanned:
-    chosen = chosen._replace(target=dataclasses.replace(
-        _TARGET, scan_layers=True))
-    given = transformer.stack_layers(own)
-  begun = head_objectives.init(jax.random.key(1), chosen, given)["layer"]
-  jax.tree.map(np.testing.assert_array_equal, begun["layer"],
-               own["layers"][f"layer_{_TARGET.num_layers - 1}"])
-  jax.tree.map(np.testing.assert_array_equal, begun["norm"], own["norm"])
-
-
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["eagle3", "mtp", "p-eagle", "dflash",
                                   "dspark", "domino", "dflash2"])

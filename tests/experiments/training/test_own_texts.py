@@ -167,6 +167,7 @@ def test_any_text_is_a_corpus(tmp_path):
 def head_config(target, folder):
   """Of a head on the answers to 12 prompts."""
   prompts = folder / "prompts.txt"
+  folder.mkdir(exist_ok=True)
   prompts.write_text("".join(f"{'cat' * (i % 3)}{i}\n" for i in range(12)))
   return own_config(
       target, folder, own_texts=0, prompts=str(prompts), head="eagle3",
@@ -215,6 +216,23 @@ def test_a_head_is_trained_further(target, tmp_path):
   config.head = "dflash"
   with pytest.raises(launch.UserError, match="start=.* is another head than"):
     train.train(config)
+
+
+def test_a_head_computes_in_sixteen_bits(target, tmp_path):
+  """It learns as in 32, and its parameters keep them."""
+  results = {}
+  for dtype in ("float32", "bfloat16"):
+    config = head_config(target, tmp_path / dtype)
+    config.compute_dtype = dtype
+    run = training_run.prepare(config)
+    assert run.head.config.layer.dtype == dtype
+    assert {x.dtype.name
+            for x in jax.tree.leaves(run.teacher_params)} == {dtype}
+    state = training_run.first_state(config, run)
+    assert {x.dtype.name for x in jax.tree.leaves(state.params)} == {"float32"}
+    results[dtype] = train.train(config)["overlap"]
+  assert results["bfloat16"] != results["float32"]
+  assert results["bfloat16"] == pytest.approx(results["float32"], abs=0.02)
 
 
 def test_features_on_disk_are_those_of_the_forward(target, tmp_path):
