@@ -47,8 +47,12 @@ def locked(folder):
   from anything. Raises ValueError if another process or thread holds it."""
   folder = pathlib.Path(folder).resolve()
   path = folder.with_name(f".{folder.name}.lock")
-  path.parent.mkdir(parents=True, exist_ok=True)
-  file = _locked_file(path)
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = _locked_file(path)
+  except OSError as e:  # It would name a file that nobody asked for.
+    number = errno.ENOTDIR if e.errno == errno.EEXIST else e.errno
+    raise OSError(number, os.strerror(number), str(folder)) from e
   if file is None:
     raise ValueError(f"'{folder}' is being written by another process.")
   try:

@@ -79,3 +79,12 @@ def test_a_lock_file_that_was_removed_is_made_anew(tmp_path, monkeypatch):
   monkeypatch.setattr(atomic.fcntl, "flock", flock)
   with atomic._locked_file(path) as file:
     assert len(opened) == 2 and file is opened[1] and opened[0].closed
+
+
+def test_where_nothing_can_be_written(tmp_path):
+  """The error names the folder that was asked for, and no lock."""
+  (tmp_path / "file").touch()
+  for name in ("file/out", "file/more/out"):
+    with pytest.raises(NotADirectoryError) as e:
+      _write(tmp_path / name)
+    assert e.value.filename == str(tmp_path.resolve() / name)
