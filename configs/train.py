@@ -27,6 +27,7 @@ first and the last level:
     canvas_tasks          14       2,500         loss 0.30, of a position
     smollm2_eagle3        70         700         overlap 0.47, 0.43
     smollm2_dspark        60         600         overlap 0.41, 0.23
+    smollm2_mtp           60         900         overlap 0.51, 0.48
 
 `head,medusa`, `head,hydra++` and so on train each type of head on 51,200
 tokens, so that all can be compared in an hour (docs/results/heads.md).
@@ -62,7 +63,7 @@ def get_config(name: str = "target") -> ml_collections.ConfigDict:
       head_depth=4,           # levels that it drafts
       # Of block heads: layers, and dspark's Markov rank; 0 for 2 and 64.
       head_layers=0, head_rank=0,
-      # Of eagle3, p-eagle and block heads: the most frequent tokens alone,
+      # Of eagle3, mtp, p-eagle and block heads: the most frequent tokens alone,
       # which the target's output layer distinguishes; 0: all tokens.
       head_vocab=0,
       masked=False,           # whether a masked-diffusion model is trained
@@ -215,7 +216,8 @@ _RUNS = {
        for name in (*common.HEADS, "ppd")},
     "smollm2_eagle3": _smollm2_head("eagle3", 2),
     "smollm2_mtp": _smollm2_head(
-        "mtp", 2, own_texts=2560, answer_temperatures=(1.0, 1.0, 0.0)),
+        "mtp", 2, own_texts=2560, answer_temperatures=(1.0, 1.0, 0.0),
+        compute_dtype="bfloat16", steps=900),
     # Of nine files of answers four are sampled, and five greedy.
     "smollm2_dspark": _smollm2_head(
         "dspark", 4, head_layers=1, head_rank=16, own_texts=2560,
