@@ -68,7 +68,7 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1411,
+    "configs": 1415,
     "decoding_jax": 2876,
     "decoding_jax/canvas": 1065,
     "decoding_jax/grammars": 4305,
@@ -93,18 +93,18 @@ BUDGETS = {
     "experiments/rivals": 1384,
     "experiments/scoring": 317,
     "experiments/timing": 698,
-    "experiments/training": 1663,
+    "experiments/training": 1670,
     "models": 603,
     "models/checkpoints": 621,
-    "models/folders": 471,
+    "models/folders": 475,
     "models/gguf": 881,
-    "models/heads": 3162,
+    "models/heads": 3171,
     "models/huggingface": 3326,
     "models/text": 1594,
     "models/transformer": 2960,
 }
 # The same of studies, which nothing imports.
-STUDIES = 154
+STUDIES = 62
 
 
 def modules(package):
