@@ -1,7 +1,6 @@
 """Programs, which `python -m experiments` lists.
 
-Modules of this folder are programs; its packages hold what they share, and
-`studies` what a page of docs needs.
+Modules of this folder are programs; its packages hold what they share.
 """
 
 import importlib.util
@@ -24,8 +23,7 @@ for _package in ("configs", "decoding_jax", "models"):
 if sys.argv[:1] == ["-m"] and "-m" in sys.orig_argv:
   _name = sys.orig_argv[sys.orig_argv.index("-m") + 1]
   # The servers are programs that `subprocess_server` starts.
-  if _name.count(".") > 1 and not _name.endswith("_server") and (
-      not _name.startswith("experiments.studies.")):
+  if _name.count(".") > 1 and not _name.endswith("_server"):
     print(f"{_name} is not a program; programs are named experiments.<name>, "
           "and `python -m experiments` lists them.", file=sys.stderr)
     sys.exit(2)

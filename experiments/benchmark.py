@@ -19,7 +19,6 @@ from experiments.app import launch
 from experiments.app import preemption
 from experiments.benchmarking import entries
 from experiments.benchmarking import measurement
-from experiments.benchmarking import roofline_share
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables
 from experiments.harness import store
@@ -38,20 +37,12 @@ def main():
     return prepare(PREPARE.value, config)
   preemption.listen()
   workdir, pair, _, methods, about = measurement.opened(
-      config, WORKDIR.value, compiled=config.compilation_cache,
-      results=(store.RESULTS, roofline_share.FILE))
+      config, WORKDIR.value, compiled=config.compilation_cache)
   tools, notes = _tools(config)
   groups = entries.groups(config, methods, tools)
-  path = workdir / store.RESULTS
-  before = path.stat().st_size if path.exists() else 0
-  records = measurement.measure(config, pair, methods, groups, path)
-  dtypes = {x for dtype in (*config.dtypes, *config.rival_dtypes)
-            for x in pair.dtypes(dtype)}
-  roof = roofline_share.measured(workdir, dtypes,
-                                 again=path.stat().st_size > before)
-  rows = tables.rows(records, roofline_share.from_runs(roof, config, pair,
-                                                       methods))
-  notes += [*systems.remarks(pair), f"Roofline of this device: it {roof}."]
+  rows = tables.rows(measurement.measure(config, pair, methods, groups,
+                                         workdir / store.RESULTS))
+  notes += systems.remarks(pair)
   tables.write(workdir, rows, notes, about)
   print(tables.terminal(rows, notes))
   print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")

@@ -108,7 +108,7 @@ def forwards(timed, rates, rows, tokens):
   """Returns the lines of a table of a model's forwards by rows and tokens."""
   config, params = timed
   lm = transformer.language_model(config)
-  read = roofline.sizes(config, params).weights / rates.bandwidth
+  read = roofline.weight_bytes(config, params) / rates.bandwidth
   lines = [["rows", "tokens a row", "ms", "of a token", "share of bandwidth"]]
   for count in rows:
     seconds = forward_cost.measure(lm, params, count, _LIVE,

@@ -188,14 +188,14 @@ def _within(budget, pair, ways):
 def _step_bytes(pair, program, need, ways, bandwidth) -> str:
   """Returns what a step reads, and the least seconds of plain decoding."""
   # No device computes faster than it reads the weights.
-  target = roofline.sizes(pair.source.architecture(),
-                          pair.target_params).weights // ways.layers
+  target = roofline.weight_bytes(pair.source.architecture(),
+                                 pair.target_params) // ways.layers
   parts = {"target, once": target, "caches, at most": need.caches}
   config, levels = pair.drafts.architecture(pair.source), 0
   if config is not None and isinstance(program, dj.Pair):
     levels = program.drafter.calls
   if levels:
-    draft = roofline.sizes(config, pair.draft_params).weights
+    draft = roofline.weight_bytes(config, pair.draft_params)
     parts[f"draft, {text_tables.count(levels, 'time')}"] = (
         levels * draft // (ways.drafts or ways.layers))
   lines = [["a step of a device reads", "MB", "ms of its bandwidth"]]

@@ -12,7 +12,6 @@ from experiments.devices import model_pair
 from experiments.harness import cells
 from experiments.harness import provenance
 from experiments.harness import store
-from experiments.timing import roofline
 from models import transformer
 
 # Fields that only choose what is measured, and how often.
@@ -42,13 +41,9 @@ def measure(config, pair, methods, groups, path) -> list[dict]:
   prompts = functools.cache(lambda: systems.prompts(config, pair))
   with systems.servers(config, pair, path.parent) as servers:
     def run(entry, number):
-      texts = prompts()
-      # Right before each run, since the speed of a shared machine varies.
-      bandwidth = round(roofline.bandwidth())
-      record = (systems.ours(config, pair, methods, texts, entry, number)
-                if entry.tool == entries.OURS else
-                systems.theirs(config, servers, texts, entry, number))
-      return {"bandwidth": bandwidth, **record}
+      if entry.tool == entries.OURS:
+        return systems.ours(config, pair, methods, prompts(), entry, number)
+      return systems.theirs(config, servers, prompts(), entry, number)
 
     return cells.run(cells_of(groups, config.rounds, run), path, unit="run")
 

@@ -9,25 +9,23 @@ from experiments.rivals import engines
 
 _TITLES = {"rate": "tokens/s", "same": "x same dtype", "any": "x any",
            "block_efficiency": "block eff.", "steps": "target calls",
-           "roofline": "roofline", "first_seconds": "first call, s",
-           "peak_mb": "peak, MB"}
-_SPECS = {"rate": ".1f", "steps": ".0f", "roofline": ".0%",
-          "first_seconds": ".1f", "peak_mb": ".0f"}
+           "first_seconds": "first call, s", "peak_mb": "peak, MB"}
+_SPECS = {"rate": ".1f", "steps": ".0f", "first_seconds": ".1f",
+          "peak_mb": ".0f"}
 
 
-def rows(records, bounds=None) -> list[dict]:
+def rows(records) -> list[dict]:
   """Makes one row per entry, in the order of the records.
 
-  `bounds` is `record -> seconds`, the hardware's lower bound. `rate` and
-  `steps` are [median, least, most] over the rounds; `same` and `any` the rate
-  over the best exact rival's of the same batch and temperature, in the
+  `rate` and `steps` are [median, least, most] over the rounds; `same` and `any`
+  the rate over the best exact rival's of the same batch and temperature, in the
   same dtype and in any, and `rivals` these two rows. None is unknown; `error`
   says why.
   """
   by_entry = {}
   for record in records:
     by_entry.setdefault(entries.of_record(record), []).append(record)
-  table = [_row(entry, group, bounds) for entry, group in by_entry.items()]
+  table = [_row(entry, group) for entry, group in by_entry.items()]
   for row in table:
     rivals = [x for x in table if x["entry"].tool != entries.OURS
               and x["rate"] and _is_exact(x["entry"])
@@ -39,19 +37,16 @@ def rows(records, bounds=None) -> list[dict]:
   return table
 
 
-def _row(entry, records, bounds):
+def _row(entry, records):
   rounds = [r for r in records if r["round"] and "error" not in r]
   first = [r["seconds"] for r in records if not r["round"] and "seconds" in r]
   known = [r for r in rounds if r["row_calls"]]
-  limits = [bounds(r) for r in known] if bounds else []
-  share = [limit / r["seconds"] for limit, r in zip(limits, known) if limit]
   return {
       "entry": entry,
       "rate": _spread(r["emitted"] / r["seconds"] for r in rounds),
       "steps": _spread(r["steps"] for r in known),
       "block_efficiency": sum(r["emitted"] for r in known) / sum(
           r["row_calls"] for r in known) if known else None,
-      "roofline": statistics.median(share) if share else None,
       "first_seconds": first[0] if first else None,
       "peak_mb": max((r["peak_bytes"] / 1e6 for r in rounds
                       if r["peak_bytes"]), default=None),
@@ -201,8 +196,5 @@ process of its own, and only one computes at a time.
 - x same dtype, x any: tokens/s over the best row's of all other tools,
   in the same dtype and in any, which the title names.
 - Block efficiency: tokens per target call. Target calls: of all rows at once.
-- Roofline: the time that bandwidth, measured right before each run, and matrix
-  products of this device allow for the forwards, over the time it took, prompt
-  included.
 - First call: with compilation, which the other columns exclude.
 - Peak: peak memory of the process during the run, models included."""

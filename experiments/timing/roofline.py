@@ -1,13 +1,11 @@
-"""Measures a lower bound on the time of a forward on this device.
+"""Measures what bounds the time of a forward on this device.
 
-A forward reads all weights and the filled part of the cache, and multiplies.
-Neither can be faster than this device reads a large array or multiplies large
-matrices (Williams et al. 2009, "Roofline", CACM 52). The products of attention,
-and reuse of a chip's caches, are left out: it is a bound, not an estimate.
+A forward reads all weights and multiplies, neither faster than this device
+reads a large array or multiplies large matrices (Williams et al. 2009,
+"Roofline", CACM 52).
 """
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -40,14 +38,6 @@ class Roofline(NamedTuple):
     return f"reads {self.bandwidth / 1e9:,.1f} GB/s and multiplies {products}"
 
 
-class Sizes(NamedTuple):
-  """Amounts that a forward of one model reads and multiplies."""
-  weights: int  # Bytes of parameters that every forward reads.
-  slot: int  # Bytes of keys and values of a token.
-  multiplied: int  # Weights that each fresh token is multiplied with.
-  dtype: str  # Of activations.
-
-
 def measure(dtypes=("float32",)) -> Roofline:
   """Measures the peak rates of the first device, which takes some seconds."""
   side = _side()
@@ -68,39 +58,25 @@ def bandwidth() -> float:
   return 4 * rows * side / seconds
 
 
-def sizes(config, params) -> Sizes:
-  """Returns what a forward reads and multiplies; of experts, one token's."""
+def weight_bytes(config, params) -> int:
+  """Returns the bytes that a forward reads of parameters; one token's experts.
+  """
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(
                 params, is_leaf=quantization.is_matrix)}
   # Of a table of embeddings that is no output layer few rows are read.
   tables = {"positions"} | ({"embedding"} if "head" in leaves else set())
-  weights = multiplied = 0
+  total = 0
   for name, leaf in leaves.items():
     if name in tables:
       continue
-    used, of = 1, 1
+    size = memory.size(leaf)
     # First layers without experts have matrices of these names too.
     if config.num_experts and moe.is_kernel(name) and len(
         quantization.shape(leaf)) > 2:
-      used, of = config.experts_per_token, config.num_experts
-    weights += memory.size(leaf) * used // of
-    if name.rpartition("/")[2] in ("kernel", "head", "embedding"):
-      multiplied += math.prod(quantization.shape(leaf)) * used // of
-  cache = jax.eval_shape(
-      lambda: transformer.language_model(config).init_cache(1, 1))
-  return Sizes(weights, memory.size((cache.keys, cache.values)),
-               multiplied, config.dtype)
-
-
-def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,
-                 live_length) -> float:
-  """Returns the lower bound on the seconds of one forward."""
-  read = model.weights + batch * live_length * model.slot
-  flops = 2 * batch * fresh_tokens * model.multiplied
-  # 16-bit inputs may be multiplied as float32, which is faster on CPUs.
-  rate = max(roofline.flops[model.dtype], roofline.flops.get(_WIDEST, 0))
-  return max(read / roofline.bandwidth, flops / rate)
+      size = size * config.experts_per_token // config.num_experts
+    total += size
+  return total
 
 
 def _side():

@@ -13,9 +13,8 @@ import decoding_jax as dj
 from configs import benchmark as benchmark_config
 from experiments.app import launch
 from experiments.benchmarking import (
-    entries, measurement, roofline_share, systems, tables as benchmark_tables)
+    entries, measurement, systems, tables as benchmark_tables)
 from experiments.harness import cells
-from experiments.timing import roofline
 from models import checkpoints
 from models.heads import hydra
 from models.huggingface import heads
@@ -123,7 +122,7 @@ def test_what_fails_is_tried_again_by_the_next_start(measure):
   assert benchmark_tables.rows(records)[1]["error"] is None
 
 
-def _rows(**kwargs):
+def _rows():
   chain = _OURS._replace(name="speculative(3)")
   broken = _PLAIN._replace(name="compiled")
   other = _PLAIN._replace(batch=4)
@@ -135,16 +134,14 @@ def _rows(**kwargs):
       *(_record(_OURS, n, s) for n, s in ((1, 2.0), (2, 1.0), (3, 4.0))),
       *(_record(chain, n, 0.5, steps) for n, steps in ((1, 8), (2, 10))),
       _record(_PLAIN, 1, 4.0), _record(_HALF, 1, 2.5, None),
-      _record(other, 1, 0.1)], **kwargs)
+      _record(other, 1, 0.1)])
 
 
 def test_rows_of_the_table():
-  ours, chain, plain, half, other, broken = _rows(
-      bounds=lambda record: 0.05 * record["steps"])
+  ours, chain, plain, half, other, broken = _rows()
   assert ours["rate"] == [10.0, 5.0, 20.0]
   assert ours["first_seconds"] == 9.0
   assert ours["block_efficiency"] == 2.0
-  assert ours["roofline"] == pytest.approx(0.25)
   assert ours["peak_mb"] == 2
   # Theirs: 5 in float32, 8 in bfloat16; those of batch 4 do not count.
   assert (ours["same"], ours["any"]) == (2.0, 10 / 8)
@@ -152,7 +149,7 @@ def test_rows_of_the_table():
   assert chain["block_efficiency"] == pytest.approx(40 / 18)
   assert chain["any"] == 5.0
   assert (plain["same"], plain["any"]) == (1.0, 5 / 8)
-  assert half["steps"] is half["block_efficiency"] is half["roofline"] is None
+  assert half["steps"] is half["block_efficiency"] is None
   assert (half["same"], half["any"]) == (1.0, 1.0)
   assert other["any"] == 1.0
   assert other["block_efficiency"] == 20 / 40
@@ -170,7 +167,7 @@ def test_tables_and_files(tmp_path):
   lines = tables[0].splitlines()
   assert lines[3].split() == [
       entries.OURS, "speculative(3)", "float32", "40.0", "8.00", "5.00",
-      "2.22", "9", "[8,", "10]", "-", "8.0", "2"]
+      "2.22", "9", "[8,", "10]", "8.0", "2"]
   # The fastest first, those without figures last.
   assert [line.split()[1] for line in lines[3:]] == [
       "speculative(3)", "autoregressive", "plain", "compiled"]
@@ -288,11 +285,6 @@ def test_a_head_drafts_for_our_methods(folders, tmp_path):
   headed, drafted = run(pair), run(pair._replace(head=""))
   assert headed["emitted"] == drafted["emitted"] == config.max_new_tokens
   assert isinstance(systems.with_dtype(pair, "float32").draft, dj.Head)
-  # Of a head no forward is in the bound.
-  roof = roofline.Roofline(1e9, {"float32": 1e9, "bfloat16": 1e9})
-  bounds = [roofline_share.from_runs(roof, config, x, methods)(
-      _record(entry, 0, 1.0)) for x in (pair, pair._replace(head=""))]
-  assert 0 < bounds[0] < bounds[1]
   config.head = folders[1]
   with pytest.raises(launch.UserError, match="config.head='.*' is no head on"):
     systems.open_pair(config, tmp_path)
@@ -341,72 +333,6 @@ def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
   assert made == [3, 3]
 
 
-def test_bounds_count_the_forwards(folders, tmp_path):
-  config = _config(target=folders[0], draft=folders[1], max_new_tokens=8,
-                   draft_dtype="", draft_weights="dtype")
-  pair = systems.open_pair(config, tmp_path)
-  # So slow at reading that nothing else counts; a token costs nothing.
-  roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})
-  methods = {m.name: m for m in (
-      dj.methods.autoregressive(), dj.methods.rsd_s(3, 2),
-      dj.methods.prompt_lookup(3, 2), dj.methods.token_recycling((2,), 2))}
-  bound = roofline_share.from_runs(roof, config, pair, methods)
-  target, draft = (
-      roofline.sizes(checkpoints.architecture(folder),
-                     checkpoints.load(folder)[1]) for folder in folders)
-
-  def reads(entry, steps, drafts):
-    """Bytes of the prompt's forwards, and of the steps over 8 tokens."""
-    result = target.weights + steps * (
-        target.weights + entry.batch * 8 * target.slot)
-    if drafts:
-      result += draft.weights + steps * drafts * (
-          draft.weights + entry.batch * 8 * draft.slot)
-    return result
-
-  tree = _OURS._replace(name="rsd_s(3x2)", batch=4)
-  for entry, steps, drafts in (
-      (_OURS, 8, 0), (tree, 3, 2), (tree._replace(temperature=0.0), 3, 2),
-      (tree._replace(name="prompt_lookup(2x3, 3)"), 5, 0),
-      (tree._replace(name="token_recycling(2, 2)"), 5, 0),
-      (_PLAIN, 8, 0), (_PLAIN._replace(name="compiled"), 8, 0),
-      (_PLAIN._replace(name="assisted(3)"), 4, 3),
-      (_PLAIN._replace(name="lookup(3, ngram=2)"), 7, 0)):
-    assert bound(_record(entry, 1, 1.0, steps)) == pytest.approx(
-        reads(entry, steps, drafts)), entry
-  faster = {**_record(_OURS, 1, 1.0, 8), "bandwidth": 2.0}
-  assert bound(faster) == pytest.approx(reads(_OURS, 8, 0) / 2)
-  half = bound(_record(_HALF, 1, 1.0, 8))
-  assert half == pytest.approx(reads(_PLAIN, 8, 0) / 2)
-
-  # Where nothing but products counts: 1 + 6 nodes, and drafts of 1 and 3.
-  roof = roofline.Roofline(1e30, {"float32": 2.0})
-  bound = roofline_share.from_runs(roof, config, pair, methods)
-  assert bound(_record(tree, 1, 1.0, 3)) == pytest.approx(
-      4 * (target.multiplied * (4 + 3 * 7) + draft.multiplied * (4 + 3 * 4)))
-  lookup = tree._replace(name="prompt_lookup(2x3, 3)")
-  assert bound(_record(lookup, 1, 1.0, 3)) == pytest.approx(
-      4 * target.multiplied * (4 + 3 * 7))
-
-
-def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):
-  result = iter((2.0, 3.0, 1.0))
-
-  def measure(dtypes):
-    value = next(result)
-    return roofline.Roofline(value, {dtype: value for dtype in dtypes})
-
-  monkeypatch.setattr(roofline, "measure", measure)
-  take = lambda dtypes, again: roofline_share.measured(tmp_path, dtypes, again)
-  assert take(["float32"], False).bandwidth == 2
-  assert take(["float32"], False).bandwidth == 2
-  assert take(["float32"], True) == roofline.Roofline(3, {"float32": 3})
-  last = take(["bfloat16"], False)
-  assert last == roofline.Roofline(3, {"float32": 3, "bfloat16": 1})
-  assert "3.0 GB/s" in str(last._replace(bandwidth=3e9))
-  assert "bfloat16" in str(last)
-
-
 def _start(tmp_path, seed=0, rivals=("nobody",)):
   """Runs the program, with an engine that is missing and one that fails."""
   path = tmp_path / "config.py"
@@ -437,7 +363,6 @@ def test_the_whole_command(tmp_path):
       for name in ("autoregressive", "speculative(1)")]
   for record in records:
     assert record["emitted"] == 5 * record["batch"]
-    assert record["bandwidth"] > 1e6
     assert record["row_calls"] <= record["batch"] * record["steps"]
   [pair] = (tmp_path / "pairs").iterdir()
   assert abs(json.loads((pair / "metadata.json").read_text())["overlap"] -

@@ -19,7 +19,7 @@ def test_forwards_are_compared_with_one_token(monkeypatch):
                       lambda *_: [0.5, 1.0])
   config = device_check._TINY
   params = transformer.abstract_params(config)
-  read = roofline.sizes(config, params).weights / 2e9
+  read = roofline.weight_bytes(config, params) / 2e9
   _, *lines = device_check.forwards((config, params), RATES, (1, 2), (1, 4))
   assert lines[-1] == ["2", "4", "1000.000", "2.00", f"{read:.0%}"]
   assert [x[0] for x in lines] == ["1", "1", "2", "2"]

@@ -61,7 +61,7 @@ def test_an_estimate_from_configs_alone(python, folders, tmp_path):
   assert lines[0] == ("rsd_s(2x3) on 1 x 1 of 1 any device: 2 rows of 9 + 8 "
                       "tokens")
   config = checkpoints.load_config(folders[0])
-  weights = roofline.sizes(config, transformer.abstract_params(config)).weights
+  weights = roofline.weight_bytes(config, transformer.abstract_params(config))
   assert lines[1].startswith("a device needs 0.")
   assert next(x for x in lines if x.startswith("target, once")).split()[2] == (
       f"{weights / 1e6:,.1f}")

@@ -1,4 +1,4 @@
-"""Bounds of forwards, and measured costs, on tiny models."""
+"""What forwards read, and measured costs, on tiny models."""
 
 import dataclasses
 
@@ -10,73 +10,44 @@ from experiments.timing import forward_cost, roofline
 from models import transformer
 from support import tiny_models as tiny
 
-ROOF = roofline.Roofline(bandwidth=1000.0, flops={"float32": 100.0})
-
 
 def test_untied_embeddings_are_not_read():
   model = tiny.random_model(tiny.LLAMA)
-  sizes = roofline.sizes(tiny.LLAMA, model.params)
   table = tiny.LLAMA.vocab_size * tiny.LLAMA.dim
   total = sum(x.size for x in jax.tree.leaves(model.params))
-  assert sizes.weights == 4 * (total - table)
-  # Two layers of two heads with four channels, keys and values.
-  assert sizes.slot == 4 * 2 * 2 * 4 * 2
-  norms = (2 * tiny.LLAMA.num_layers + 1) * tiny.LLAMA.dim
-  assert sizes.multiplied == total - table - norms
+  assert roofline.weight_bytes(tiny.LLAMA, model.params) == 4 * (total - table)
 
 
 def test_tied_embeddings_are_the_output_layer():
   model = tiny.random_model(tiny.OPT)
-  sizes = roofline.sizes(tiny.OPT, model.params)
   positions = tiny.OPT.max_length * tiny.OPT.dim
   total = sum(x.size for x in jax.tree.leaves(model.params))
-  assert sizes.weights == 4 * (total - positions)
+  assert roofline.weight_bytes(tiny.OPT, model.params) == 4 * (
+      total - positions)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_of_experts_those_of_a_token_count(scan_layers):
   config = dataclasses.replace(tiny.MIXTRAL, scan_layers=scan_layers)
-  result, more = (roofline.sizes(x, transformer.abstract_params(x)) for x in (
-      config, dataclasses.replace(config, experts_per_token=3)))
+  result, more = (roofline.weight_bytes(x, transformer.abstract_params(x))
+                  for x in (config, dataclasses.replace(config,
+                                                        experts_per_token=3)))
   expert = 3 * config.dim * config.hidden_dim
-  assert more.multiplied - result.multiplied == config.num_layers * expert
-  assert more.weights - result.weights == 4 * config.num_layers * expert
+  assert more - result == 4 * config.num_layers * expert
 
 
 @pytest.mark.parametrize("weights,bits", [("bfloat16", 16), ("int8", 8)])
 def test_weights_of_fewer_bits_are_read_as_such(weights, bits):
-  whole = roofline.sizes(tiny.LLAMA, transformer.abstract_params(tiny.LLAMA))
   config = dataclasses.replace(tiny.LLAMA, weights=weights)
-  sizes = roofline.sizes(config, transformer.abstract_params(config))
-  assert sizes.multiplied == whole.multiplied and sizes.slot == whole.slot
-  norms = whole.weights - 4 * whole.multiplied
-  rest = sizes.weights - norms - whole.multiplied * bits // 8
+  whole, narrow = (roofline.weight_bytes(x, transformer.abstract_params(x))
+                   for x in (tiny.LLAMA, config))
+  norms = 4 * (2 * tiny.LLAMA.num_layers + 1) * tiny.LLAMA.dim
+  rest = narrow - norms - (whole - norms) * bits // 32
   # A scale for each row.
   rows = tiny.LLAMA.vocab_size + tiny.LLAMA.num_layers * (
       2 * tiny.LLAMA.dim + 2 * tiny.LLAMA.hidden_dim + tiny.LLAMA.head_dim * (
           tiny.LLAMA.num_heads + 2 * tiny.LLAMA.num_kv_heads))
   assert rest == (4 * rows if weights == "int8" else 0)
-
-
-@pytest.mark.parametrize("fresh,live,seconds", [
-    (1, 0, 0.4), (1, 50, 0.9), (10, 50, 2.0)])
-def test_a_bound_is_reading_or_multiplying(fresh, live, seconds):
-  model = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="float32")
-  result = roofline.step_seconds(ROOF, model, 1, fresh, live)
-  assert result == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("rate,seconds", [(20.0, 2.0), (400.0, 0.9)])
-def test_numbers_of_16_bits_may_be_multiplied_as_float32(rate, seconds):
-  roof = ROOF._replace(flops={**ROOF.flops, "bfloat16": rate})
-  model = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="bfloat16")
-  result = roofline.step_seconds(roof, model, 1, 10, 50)
-  assert result == pytest.approx(seconds)
-
-
-def test_rows_share_the_weights_and_nothing_else():
-  model = roofline.Sizes(weights=400, slot=10, multiplied=1, dtype="float32")
-  assert roofline.step_seconds(ROOF, model, 4, 1, 10) == pytest.approx(0.8)
 
 
 def test_a_device_has_a_roof(monkeypatch):
