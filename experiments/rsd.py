@@ -6,7 +6,9 @@ Machines are noisy and drift: autoregressive decoding is timed again in the
 course of each cell, and the cell's speed is relative to that.
 
 Several drafters (`drafts`) are several runs, each in a folder of its own, and a
-table of them all.
+table of them all. Runs of several tasks become one table and one figure by
+
+  python -m experiments.rsd --join=runs/xsum,runs/wmt --workdir=runs/tasks
 """
 
 import json
@@ -14,6 +16,7 @@ import pathlib
 
 from absl import flags
 import jax
+import ml_collections
 
 from decoding_jax import programs
 from experiments.app import launch
@@ -32,18 +35,23 @@ from experiments.evaluation import tree_cells
 from experiments.evaluation import tree_figures
 from experiments.evaluation import tree_tables
 from experiments.harness import batches
+from experiments.harness import provenance
 from experiments.harness import store
 from experiments.timing import profile
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
          "compilation_cache", "speed", "expected", "tolerance")
+_JOINED = "summary.md, *.png, *.pdf"
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in mesh, shared_prefix, profile:
   flags.adopt_module_key_flags(_module)
 
 
 def main():
+  if JOIN.value:
+    print(join(JOIN.value, WORKDIR.value))
+    return
   config = launch.config(CONFIG)
   method_grid.from_config(config)
   mesh.join(config.target, config.batch)
@@ -75,8 +83,46 @@ def run_drafters(config, workdir):
     programs.clear()  # Other drafters have other programs.
   if multihost.first():
     settings["draft"] = " and ".join(drafts.values())
-    print(f"{tree_tables.write_drafters(workdir, trees, settings)}\n{workdir}: "
-          "summary.md, *.png, *.pdf, and a folder of each drafter")
+    head = provenance.markdown(settings)
+    print(f"{tree_tables.write_joined(workdir, 'drafter', trees, head)}\n"
+          f"{workdir}: {_JOINED}, and a folder of each drafter")
+
+
+def join(folders, workdir) -> str:
+  """Compares finished runs by task, or by folder where tasks repeat.
+
+  Writes and returns their tables; runs nothing.
+  """
+  tasks, trees, orders = zip(*(_read(pathlib.Path(x)) for x in folders))
+  column, names = "task", tasks
+  if len({*tasks}) < len(tasks):
+    column, names = "run", folders
+  launch.check_folder("--workdir", workdir)
+  workdir = pathlib.Path(workdir)
+  if (workdir / store.RUN).exists():
+    raise launch.UserError(f"--workdir={workdir} has a run of its own: choose "
+                           "another folder for the tables of --join.")
+  with launch.user_errors(OSError):
+    workdir.mkdir(parents=True, exist_ok=True)
+  head = [tree_tables.ORDERS_NOTE, ""]
+  for folder, task, lines in zip(folders, tasks, orders):
+    head += [f"- {folder}, {task}:", *(f"  - {line}" for line in lines)]
+  table = tree_tables.write_joined(workdir, column, dict(zip(names, trees)),
+                                   "\n".join(head))
+  return f"{table}\n{workdir}: {_JOINED}"
+
+
+def _read(folder):
+  """Returns the task, best trees and orders of a run, as last started."""
+  settings = store.load(folder / store.RUN).get("settings", {})
+  records = store.read(folder / store.RESULTS, "method", "metrics", "emitted")
+  if "trees" not in settings or not records:
+    raise launch.UserError(f"--join: '{folder}' has no results of "
+                           "experiments.rsd.")
+  _, points = method_grid.from_config(ml_collections.ConfigDict(settings))
+  trees = tree_tables.best(tree_figures.long_records(records, None, None),
+                           points)
+  return settings["task"], trees, tree_tables.orders(records, trees)
 
 
 def run(config, workdir) -> list:
@@ -110,7 +156,8 @@ def run(config, workdir) -> list:
                                     pair.parameter_ratio)
   trees = tree_tables.best(cells, points)
   note = " ".join(filter(None, [examples.note, left_out]))
-  tree_tables.write(workdir, cells, trees, note, settings)
+  tree_tables.write(workdir, cells, trees, note, settings,
+                    tree_tables.orders(records, trees))
   # Rates of a pair of real size, if they follow, say more than this pair's.
   print(tree_tables.terminal(cells, trees, note, with_rates=not config.speed))
   print(f"{workdir}: {', '.join(tree_tables.FILES)}, {store.RESULTS}, "
@@ -150,4 +197,6 @@ def speed(config, workdir) -> str:
 if __name__ == "__main__":
   CONFIG = launch.define_config("rsd", "rsd:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
+  JOIN = flags.DEFINE_list("join", [], "Folders of runs to compare, e.g. of "
+                           "several tasks; nothing is run.")
   launch.run(main)

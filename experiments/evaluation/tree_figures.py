@@ -150,6 +150,19 @@ def main(record, parameter_ratio, seed=0) -> dict:
                                              seed)}
 
 
+def gain(record, other, metric):
+  """Returns `[3]`, the gain in % over another record of the same prompts.
+
+  `metric` is "block_efficiency" or "mbsu"; with its paired 95 % interval.
+  """
+  # MBSU is block efficiency by the costs of a step, which have no interval.
+  cost, other_cost = (r["metrics"]["block_efficiency"][0] /
+                      r["metrics"][metric][0] for r in (record, other))
+  return 100 * (intervals.relative(
+      record["emitted"], record["target_calls"], other["emitted"],
+      other["target_calls"], 0) * other_cost / cost - 1)
+
+
 def of_prompts(record, chosen) -> dict:
   """Returns what `main` needs of a record, for prompts of these numbers.
 

@@ -24,6 +24,7 @@ _BEST = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
          "token_rate_ratio": "speed-up"}
 _EXPERIMENTS = {"length": "Fixed draft length", "budget": "Fixed target budget"}
 _POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
+_ORDERED = {"length": "block_efficiency", "budget": "mbsu"}
 _FEWEST = 8  # Prompts of a distance from plain decoding.
 _CHECKS = {
     "log_prob": "log-prob a token", "deviation": "standard errors",
@@ -112,6 +113,30 @@ def best_by_point(trees, metrics=tuple(_BEST), names=False) -> list:
   return tables
 
 
+def orders(records, trees) -> list[str]:
+  """Returns a line for each point: the methods in order, with paired gains.
+
+  By tokens a target call at a draft length and by MBSU within a budget, since
+  a chain may be as deep as a budget has nodes.
+  """
+  records = {(r["temperature"], r["method"]): r for r in records}
+  lines = []
+  for (experiment, temperature, point), some in grouped(
+      trees, "experiment", "temperature", "point").items():
+    metric = _ORDERED[experiment]
+    ranked = sorted(select(some, metric=metric), key=lambda r: -r["value"])
+    gains = [tree_figures.gain(*(records[temperature, r["method"]]
+                                 for r in pair), metric)
+             for pair in itertools.pairwise(ranked)]
+    if gains:
+      order = [ranked[0]["label"], *(
+          f"{r['label']} by {text_tables.interval(*gain, '.1f')}"
+          for r, gain in zip(ranked[1:], gains))]
+      lines.append(f"{_POINTS[experiment]} {point}, temperature "
+                   f"{temperature:g}: {' > '.join(order)}")
+  return lines
+
+
 def terminal(cells, trees, note="", with_rates=True) -> str:
   """Formats what the terminal has room for; `note` is about the prompts."""
   rates = {x: RESULTS[x] for x in (
@@ -151,13 +176,14 @@ def verdict(cells, expected, tolerance) -> str:
           f"{'; ' * bool(far)}{'; '.join(far)}.")
 
 
-def write(folder, cells, trees, note, settings) -> None:
-  """Writes `FILES` of cells and trees to a folder, see `terminal`."""
+def write(folder, cells, trees, note, settings, order=()) -> None:
+  """Writes `FILES` of cells and trees to a folder, see `terminal`, `orders`."""
   about = provenance.markdown(settings)
   tables = [*_of_all(cells, "Results", RESULTS, _ROWS), *by_category(cells)]
   text_tables.write(folder / "summary.md", [
       "# Draft trees", about, _NOTE, note, *tables,
       *best_by_point(trees, names=True),
+      ORDERS_NOTE, "\n".join(f"- {line}" for line in order),
       *_of_all(cells, "All trees", _CHECKS, _ROWS)])
   comment = "".join(f"% {line}\n" for line in about.splitlines())
   text_tables.write(folder / "summary.tex", [
@@ -173,24 +199,32 @@ def write(folder, cells, trees, note, settings) -> None:
                   title, baseline=1)
 
 
-def write_drafters(folder, trees, settings) -> str:
-  """Writes and returns the comparison of drafters, name -> trees of `best`."""
-  trees = [{**r, "drafter": name} for name, of_drafter in trees.items()
-           for r in select(of_drafter, metric="block_efficiency")]
+def write_joined(folder, column, runs, head) -> str:
+  """Writes and returns a comparison of runs, name -> their trees of `best`.
+
+  `column` tells what the names are, "drafter" or "task"; the file begins with
+  `head`. A row of a figure has the temperatures that are at the same place in
+  each run, since tasks may have different ones.
+  """
+  trees = [{**r, column: name, "T": f"{r['temperature']:g}"}
+           for name, of_run in runs.items() for r in of_run]
+  rows = {column: column, "T": "T", "label": "method"}
   tables = lambda form: [
-      (f"Tokens a target call, temperature {temperature:g}; columns: "
-       f"{_POINTS[experiment]}", pivot(
-           some, {"drafter": "drafter", "label": "method"}, "point", form=form))
-      for (experiment, temperature), some in grouped(
-          trees, "experiment", "temperature").items()]
+      (f"{_EXPERIMENTS[experiment]}: {_BEST[metric]}\ncolumns: "
+       f"{_POINTS[experiment]}", pivot(some, rows, "point", form=form))
+      for (experiment, metric), some in grouped(
+          trees, "experiment", "metric").items()]
   text_tables.write(folder / "summary.md", [
-      "# Drafters", provenance.markdown(settings), _DRAFTERS_NOTE,
+      f"# By {column}", head, _JOINED_NOTE.format(column=column),
       *tables(text_tables.interval)])
-  figures.write(folder, "drafters", {
-      ((experiment, t), name): panel(f"{name}, T = {t:g}", some)
-      for (experiment, t, name), some in grouped(
-          trees, "experiment", "temperature", "drafter").items()},
-                _BEST["block_efficiency"], baseline=1)
+  places = {name: list(dict.fromkeys(r["temperature"] for r in of_run))
+            for name, of_run in runs.items()}
+  for metric, title in _BEST.items():
+    figures.write(folder, metric, {
+        ((experiment, places[name].index(t)), name): panel(
+            f"{name}, T = {t:g}", some) for (experiment, t, name), some in
+        grouped(select(trees, metric=metric), "experiment", "temperature",
+                column).items()}, title, baseline=1)
   return text_tables.render(tables(text_tables.plus_minus),
                             text_tables.terminal)
 
@@ -235,7 +269,10 @@ where prompts share a batch.
 
 Settings and environment: run.json. Counts of each prompt: results.jsonl. These
 tables: summary.csv, summary.tex."""
-_DRAFTERS_NOTE = """\
-Tokens a target call with 95 % bootstrap intervals over prompts, of each
-method's best tree. Which these are, and their speeds: in the folder of each
-drafter."""
+ORDERS_NOTE = """\
+Methods in order, by the best tree of each: by block efficiency at a draft
+length, by MBSU within a budget. Gains over the next are in %, paired by
+prompts; where an interval holds 0, the order of the two is not shown."""
+_JOINED_NOTE = """\
+Figures with 95 % bootstrap intervals over prompts, of each method's best tree.
+Which these are: in the summary of each {column}."""

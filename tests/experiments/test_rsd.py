@@ -82,6 +82,18 @@ def test_a_killed_run_resumes_and_repeats_nothing(python, folders, tmp_path):
   assert "seed=0, not of 1" in got.errors.splitlines()[1]
   assert len(path.read_text().splitlines()) == 3
 
+  # Runs are compared without their models, and none is written over.
+  join = "-m", "experiments.rsd", f"--join={workdir}", "--workdir"
+  got = python(*join, tmp_path / "joined")
+  assert got.status == 0, got.errors
+  summary = (tmp_path / "joined/summary.md").read_text()
+  assert f"- {workdir}, python:\n  - draft length 1, temp" in summary
+  assert (tmp_path / "joined/block_efficiency.png").stat().st_size
+  got = python(*join, workdir)
+  assert (got.status, "has a run of its own" in got.errors) == (2, True)
+  got = python("-m", "experiments.rsd", f"--join={tmp_path}")
+  assert (got.status, "no results of" in got.errors) == (2, True)
+
 
 @pytest.mark.long
 def test_several_drafters_are_compared(python, folders, tmp_path):
@@ -102,14 +114,14 @@ def test_several_drafters_are_compared(python, folders, tmp_path):
 
   got = python("-m", "experiments.rsd", *arguments)
   assert got.status == 0, got.errors
-  assert "Tokens a target call, temperature 0.6" in got.output
-  for name in ("summary.md", "run.json", "drafters.png", "drafters.pdf",
+  assert "Fixed target budget: block efficiency" in got.output
+  for name in ("summary.md", "run.json", "mbsu.png", "mbsu.pdf",
                "small/summary.md", "first/results.jsonl"):
     assert (workdir / name).stat().st_size
   # Both drafters share the compiled programs of plain decoding.
   assert not list(workdir.glob("*/compiled"))
   summary = (workdir / "summary.md").read_text()
-  assert "| first | OPT-Tree |" in summary
+  assert "| first | 0.6 | OPT-Tree |" in summary
   assert f"draft=lookup and {folders[1]}." in summary
 
 

@@ -108,13 +108,34 @@ def test_drafters_are_compared(tmp_path):
   points = {("budget", 6): ["rsd_c(2-2)"], ("budget", 8): ["speculative(3)"]}
   trees = {"few": tree_tables.best(cells, {("budget", 6): ["rsd_c(2-2)"]}),
            "all": tree_tables.best(cells, points)}
-  text = tree_tables.write_drafters(tmp_path, trees, {})
-  assert ["few", "RSD-C", "2.86±0.14", "-"] in map(str.split, text.splitlines())
+  text = tree_tables.write_joined(tmp_path, "drafter", trees, "head")
+  assert ["few", "1", "RSD-C", "2.86±0.14", "-"] in map(str.split,
+                                                        text.splitlines())
   summary = (tmp_path / "summary.md").read_text()
-  assert "| drafter | method | 6 | 8 |" in summary
-  assert "| all | SD | - | 2.4" in summary
+  assert summary.startswith("# By drafter\n\nhead\n")
+  assert "| drafter | T | method | 6 | 8 |" in summary
+  assert "| all | 0.5 | SD | - | 2.4" in summary
   for kind in ("png", "pdf"):
-    assert (tmp_path / f"drafters.{kind}").stat().st_size
+    assert (tmp_path / f"mbsu.{kind}").stat().st_size
+
+
+def test_methods_are_put_in_order_with_paired_gains():
+  records = [_record(method, 1.0) for method in _DEPTHS]
+  # Prompts differ much, and by the same share for both methods.
+  for record, calls in ((records[1], [10, 20, 30, 40]),
+                        (records[3], [8, 16, 24, 32])):
+    record["target_calls"] = calls
+    record["draft_calls"] = [2 * x for x in calls]
+    record["metrics"] = tree_figures.of_record(record, 0.1)
+  trees = tree_tables.best(tree_figures.long_records(records, None, 0.1), {
+      ("length", 2): ["speculative(2)", "rsd_c(2-2)"],
+      ("budget", 6): ["speculative(3)", "rsd_c(4-1)"]})
+  # By MBSU 120 / 50 / 1.3 is 7.1 % more than 120 / 58 / 1.2.
+  length, budget = tree_tables.orders(records, trees)
+  assert length == (
+      "draft length 2, temperature 1: RSD-C > SD by 25.0 [25.0, 25.0]")
+  assert budget.startswith(
+      "nodes scored a target call 6, temperature 1: SD > RSD-C by 7.1 [")
 
 
 def test_a_verdict_on_published_figures():
