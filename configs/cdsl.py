@@ -63,6 +63,9 @@ def get_config(presets="default"):
   c.concepts, c.common = 3, 100
   c.prompt_length, c.max_new_tokens = 48, 32
   c.batch = 1  # Examples decoded together, the unit of time.
+  # Batches of greedy decoding that each method's time is compared with; 0:
+  # counts alone, and each batch is decoded once.
+  c.references = 6
   c.seed = 0
   c.compilation_cache = True  # Keeps compiled programs in the workdir.
   # Strings such as "cdlh(8, 4)", or label, name, sizes and sampling settings

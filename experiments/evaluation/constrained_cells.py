@@ -60,19 +60,23 @@ def measure(config, pair, task, entries_, path) -> list[dict]:
   """Measures what has no record yet; greedy decoding is the baseline."""
   params, batches = make_batches(config, task, pair)
   decode = functools.partial(decoder, config, pair, task, params)
-  warm_up = lambda entry: lambda: decode(entry)(batches[0])
+
+  def warm_up(entry):
+    # Counts need none.
+    return (lambda: decode(entry)(batches[0])) if config.references else None
 
   def record(entry, _, seconds):
-    timed = cells.timed(decode(entry), decode(GREEDY), batches)
+    timed = cells.timed(decode(entry), decode(GREEDY), batches,
+                        config.references)
     counts = of_texts(task, batches, timed, pair.tokenizer)
-    return {**counts, "first_seconds": round(seconds, 3),
+    return {**counts, "first_seconds": seconds and round(seconds, 3),
             "metrics": figures(counts)}
 
   return cells.run([
       cells.Cell({"label": x.label, "spec": spec(x)},
                  functools.partial(record, x), x, warm_up(x))
-      for x in entries_], path, "metrics", first={GREEDY: warm_up(GREEDY)},
-      shapes=1)
+      for x in entries_], path, "metrics", shapes=1,
+                   first={GREEDY: warm_up(GREEDY)} if config.references else {})
 
 
 def spec(entry) -> str:
@@ -115,7 +119,7 @@ def of_texts(task, batches, timed, tokenizer) -> dict:
   """Returns figures and counts of each example, as JSON values.
 
   `seconds` are per example of each batch, `baseline_seconds` their mean by
-  greedy decoding.
+  greedy decoding; without timings of it there are none.
   """
   size = len(batches[0][2])
   rows = [row for (_, _, starts, _), out in zip(batches, timed.outputs)
@@ -129,10 +133,12 @@ def of_texts(task, batches, timed, tokenizer) -> dict:
   quality = {"bleu": text_metrics.bleu(texts, task.references),
              "rouge_l": text_metrics.rouge_l(texts, task.references),
              "distinct_2": text_metrics.distinct_2(texts)}
-  baseline = float(np.mean([seconds for _, seconds in timed.references]))
-  return {**record, **{k: v.round(4).tolist() for k, v in quality.items()},
-          "texts": texts, "seconds": [x / size for x in timed.seconds],
-          "baseline_seconds": baseline / size}
+  record |= {k: v.round(4).tolist() for k, v in quality.items()}
+  if timed.references:
+    baseline = float(np.mean([seconds for _, seconds in timed.references]))
+    record |= {"seconds": [x / size for x in timed.seconds],
+               "baseline_seconds": baseline / size}
+  return {**record, "texts": texts}
 
 
 def _rows(task, starts, out, tokenizer):
@@ -160,19 +166,21 @@ def figures(record, seed=0) -> dict[str, list]:
   token.
   """
   ones = np.ones(len(record["emitted"]))
-  emitted, seconds = record["emitted"], record["seconds"]
+  emitted = record["emitted"]
   ratio = lambda values, by: intervals.json_values(
       intervals.interval(values, by, seed))
   share = lambda name, scale=1.0, by=ones: ratio(
       scale * np.asarray(record[name], float), by)
+  times = {}
+  if "seconds" in record:
+    seconds, greedy = record["seconds"], record["baseline_seconds"]
+    times = {"seconds": ratio(seconds, np.ones(len(seconds))),
+             "greedy_seconds": [greedy],
+             "slowdown": ratio(seconds, np.full(len(seconds), greedy))}
   return {
       **{name: share(name, score.scale)
          for name, score in task_rewards.SCORES.items() if name in record},
       "log_prob": share("log_prob", by=emitted),
       "bleu": share("bleu"), "rouge_l": share("rouge_l"),
-      "distinct_2": share("distinct_2"),
-      "seconds": ratio(seconds, np.ones(len(seconds))),
-      "greedy_seconds": [record["baseline_seconds"]],
-      "slowdown": ratio(seconds, np.full(len(seconds),
-                                         record["baseline_seconds"])),
+      "distinct_2": share("distinct_2"), **times,
       **{name: share(name, by=emitted) for name in (*_CALLS, "reward_calls")}}
