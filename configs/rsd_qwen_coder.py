@@ -14,8 +14,8 @@ measured is kept in the workdir: the next start may have other `lengths` and
 Counts alone, of rows that are decoded together.
 
 Hardware: an accelerator, or 8 GB of memory and patience.
-Hours: a cell of 64 prompts and 64 tokens took 4 to 7 minutes of two busy cores
-with AMX; a task has some 150 cells.
+Hours: a cell of 64 prompts and 64 tokens took 2 to 3 minutes of two cores with
+AMX; a task has some 150 cells.
 """
 
 from configs import common
