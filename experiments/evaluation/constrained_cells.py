@@ -75,8 +75,8 @@ def measure(config, pair, task, entries_, path) -> list[dict]:
   return cells.run([
       cells.Cell({"label": x.label, "spec": spec(x)},
                  functools.partial(record, x), x, warm_up(x))
-      for x in entries_], path, "metrics", shapes=1,
-                   first={GREEDY: warm_up(GREEDY)} if config.references else {})
+      for x in entries_], path, "metrics", first={GREEDY: warm_up(GREEDY)},
+      shapes=1)
 
 
 def spec(entry) -> str:

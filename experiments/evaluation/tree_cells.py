@@ -63,7 +63,7 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
       path, "emitted", "metrics", workers=cells.at_once(pair.mesh),
       shapes=len(shapes),
       first={(methods[0], t == 0): warm_up(methods[0], t)
-             for t in temperatures if config.references})
+             for t in temperatures})
 
 
 def show_profiles(config, pair, methods, examples):

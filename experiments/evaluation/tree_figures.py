@@ -150,17 +150,17 @@ def main(record, parameter_ratio, seed=0) -> dict:
                                              seed)}
 
 
-def gain(record, other, metric):
-  """Returns `[3]`, the gain in % over another record of the same prompts.
+def gain(record, other, metric) -> list:
+  """Returns the gain in % over another record of the same prompts, as JSON.
 
   `metric` is "block_efficiency" or "mbsu"; with its paired 95 % interval.
   """
   # MBSU is block efficiency by the costs of a step, which have no interval.
   cost, other_cost = (r["metrics"]["block_efficiency"][0] /
                       r["metrics"][metric][0] for r in (record, other))
-  return 100 * (intervals.relative(
-      record["emitted"], record["target_calls"], other["emitted"],
-      other["target_calls"], 0) * other_cost / cost - 1)
+  ratio = intervals.relative(record["emitted"], record["target_calls"],
+                             other["emitted"], other["target_calls"], 0)
+  return intervals.json_values(100 * (ratio * other_cost / cost - 1))
 
 
 def of_prompts(record, chosen) -> dict:

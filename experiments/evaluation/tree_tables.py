@@ -183,7 +183,7 @@ def write(folder, cells, trees, note, settings, order=()) -> None:
   text_tables.write(folder / "summary.md", [
       "# Draft trees", about, _NOTE, note, *tables,
       *best_by_point(trees, names=True),
-      ORDERS_NOTE, "\n".join(f"- {line}" for line in order),
+      ORDERS_NOTE if order else "", "\n".join(f"- {x}" for x in order),
       *_of_all(cells, "All trees", _CHECKS, _ROWS)])
   comment = "".join(f"% {line}\n" for line in about.splitlines())
   text_tables.write(folder / "summary.tex", [

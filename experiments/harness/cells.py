@@ -46,12 +46,12 @@ def run(cells, path, *fields, first=None, workers=1, unit="cell", shapes=0
   """Measures the cells that have no record in a file yet.
 
   `fields` are what each record there has beside the keys, `first` (program ->
-  warm-up) what all cells need, such as the baseline. Returns the records in the
-  order of cells; none where an earlier cell of the same program failed. The
-  first lines say how many cells and programs, each of so many `shapes` (0: not
-  said), there are, and how long the rest may take.
+  warm-up, or None) what all cells need, such as the baseline. Returns the
+  records in the order of cells; none where an earlier cell of the same program
+  failed. The first lines say how many cells and programs, each of so many
+  `shapes` (0: not said), there are, and how long the rest may take.
   """
-  first = first or {}
+  first = {x: call for x, call in (first or {}).items() if call}
   records = store.read(path, *(cells[0].key if cells else ()), *fields)
   latest = {_identity(r, cells): r for r in records} if cells else {}
   todo = [x for x in cells if "error" in latest.get(

@@ -138,6 +138,14 @@ def test_methods_are_put_in_order_with_paired_gains():
       "nodes scored a target call 6, temperature 1: SD > RSD-C by 7.1 [")
 
 
+def test_of_one_prompt_a_gain_has_no_interval():
+  one = {"emitted": [30], "target_calls": [10],
+         "metrics": {"block_efficiency": [3.0, None, None]}}
+  other = {**one, "target_calls": [15],
+           "metrics": {"block_efficiency": [2.0, None, None]}}
+  assert tree_figures.gain(one, other, "block_efficiency") == [50, None, None]
+
+
 def test_a_verdict_on_published_figures():
   near = 120 / 42
   assert tree_tables.verdict(
