@@ -22,12 +22,6 @@ CYCLE = np.roll(np.eye(V), 1, axis=1)
 MASK = np.array([1, 0, 1, 1, 0, 1], bool)
 
 
-def tables(*distributions):
-  """The models of a target's and a drafter's `[V, V]` distributions."""
-  return tiny.Models(
-      *(tiny.Model(*exactness.table_model(x)) for x in distributions))
-
-
 def random_tables(size=V, seed=0):
   """Distributions of target and drafter, no token being rare."""
   rng = np.random.default_rng(seed)
@@ -58,7 +52,7 @@ def transitions(out):
 @EACH_SAMPLING
 def test_identical_models(method):
   probs = random_tables()[0]
-  out = run(method, tables(probs, probs))
+  out = run(method, tiny.tables(probs, probs))
   calls = NEW // (depth(method) + 1)
   expected = [[0] * depth(method) + [calls]] * ROWS
   assert out.stats.accepted_by_depth.tolist() == expected
@@ -68,7 +62,7 @@ def test_identical_models(method):
 @pytest.mark.parametrize("top_p", [0.3, 1e-6])
 def test_a_nucleus_smaller_than_the_siblings(method, top_p):
   target, draft = random_tables()
-  out = run(method, tables(target, draft), top_p=top_p)
+  out = run(method, tiny.tables(target, draft), top_p=top_p)
   kept = helpers.warped(target, top_p=top_p) > 0
   assert kept.sum(axis=1).max() <= 2
   before, after = transitions(out)
@@ -79,7 +73,7 @@ def test_a_nucleus_smaller_than_the_siblings(method, top_p):
 def test_disjoint_supports(method):
   target = np.tile([0, 0, 0.4, 0.2, 0.2, 0.2], (V, 1))
   draft = np.tile([0.5, 0.5, 0, 0, 0, 0], (V, 1))
-  out = run(method, tables(target, draft))
+  out = run(method, tiny.tables(target, draft))
   assert out.stats.accepted_by_depth.tolist() == [
       [NEW] + [0] * depth(method)] * ROWS
   assert np.asarray(out.tokens)[:, 1:].min() >= 2
@@ -90,14 +84,14 @@ def test_disjoint_supports(method):
 def test_disjoint_supports_at_temperature_0(method):
   target = np.tile([0, 0, 0.4, 0.2, 0.2, 0.2], (V, 1))
   draft = np.tile([0.5, 0.5, 0, 0, 0, 0], (V, 1))
-  out = run(method, tables(target, draft), temperature=0)
+  out = run(method, tiny.tables(target, draft), temperature=0)
   assert (np.asarray(out.tokens)[:, 1:] == 2).all()
   assert np.asarray(out.stats.target_calls).tolist() == [NEW] * ROWS
 
 
 @EACH
 def test_certain_models(method):
-  out = run(method, tables(CYCLE, CYCLE))
+  out = run(method, tiny.tables(CYCLE, CYCLE))
   assert (np.asarray(out.tokens) == np.arange(1 + NEW) % V).all()
   np.testing.assert_array_equal(out.log_probs, 0)
   by_depth = np.asarray(out.stats.accepted_by_depth)
@@ -107,14 +101,14 @@ def test_certain_models(method):
 @EACH
 def test_a_token_mask(method):
   target, draft = random_tables()
-  out = run(method, tables(target, draft), allowed=MASK)
+  out = run(method, tiny.tables(target, draft), allowed=MASK)
   assert set(np.asarray(out.tokens)[:, 1:].ravel()) == {0, 2, 3, 5}
 
 
 @EACH_GREEDY
 def test_a_token_mask_at_temperature_0(method):
   target, draft = random_tables()
-  out = run(method, tables(target, draft), allowed=MASK, temperature=0)
+  out = run(method, tiny.tables(target, draft), allowed=MASK, temperature=0)
   text = [0]
   for _ in range(NEW):
     text.append(int(np.argmax(np.where(MASK, target[text[-1]], 0))))
@@ -131,7 +125,7 @@ def script(first, places, eos_id=None):
 def test_the_end_of_a_text(method):
   """First, middle and last accepted token, the extra token, the next call."""
   first, eos_id = np.arange(ROWS) % V, 2
-  out = run(method, tables(CYCLE, CYCLE), first, eos_id=eos_id)
+  out = run(method, tiny.tables(CYCLE, CYCLE), first, eos_id=eos_id)
   expected = [script(x, NEW, eos_id) for x in first]
   assert tiny.texts(out, np.ones(ROWS, int)) == expected
   assert {len(text) for text in expected} == {1, 2, 3, 4, 5, 6}
@@ -148,7 +142,7 @@ def test_an_end_in_place_of_a_mistake(method):
   """The drafter takes 2 to be followed by 0; the target ends the text."""
   draft = CYCLE.copy()
   draft[2] = np.eye(V)[0]
-  out = run(method, tables(CYCLE, draft), 1, eos_id=3)
+  out = run(method, tiny.tables(CYCLE, draft), 1, eos_id=3)
   assert tiny.texts(out, np.ones(ROWS, int)) == [[2, 3]] * ROWS
   counts = [0, 1] + [0] * (depth(method) - 1)
   assert not whole_trees(method) or (
@@ -157,20 +151,20 @@ def test_an_end_in_place_of_a_mistake(method):
 
 def test_a_budget_of_one_token():
   """The whole path is accepted, and all but its first token cut off."""
-  out = run(dj.methods.rsd_s(3, 2), tables(CYCLE, CYCLE), new=1)
+  out = run(dj.methods.rsd_s(3, 2), tiny.tables(CYCLE, CYCLE), new=1)
   assert tiny.texts(out, np.ones(ROWS, int)) == [[1]] * ROWS
   assert out.stats.accepted_by_depth.tolist() == [[0, 0, 1]] * ROWS
   assert np.asarray(out.stats.emitted).tolist() == [1] * ROWS
 
 
 def test_two_siblings_of_two_tokens():
-  out = run(dj.methods.rsd_c((2, 2)), tables(*random_tables(2)))
+  out = run(dj.methods.rsd_c((2, 2)), tiny.tables(*random_tables(2)))
   assert (np.asarray(out.stats.accepted_by_depth)[:, :-1] == 0).all()
   assert np.asarray(out.stats.extra["accepted_by_rank"])[:, 1].sum() > 0
 
 
 def test_as_many_siblings_as_tokens():
-  out = run(dj.methods.rsd_s(V, 2), tables(*random_tables()))
+  out = run(dj.methods.rsd_s(V, 2), tiny.tables(*random_tables()))
   assert (np.asarray(out.stats.accepted_by_depth)[:, 0] == 0).all()
   tested = np.asarray(out.stats.extra["tested_by_rank"]).sum(axis=0)
   assert tested[V - 2] > 0
@@ -178,7 +172,7 @@ def test_as_many_siblings_as_tokens():
 
 def test_drafts_at_temperature_0_of_a_warm_target():
   target, draft = random_tables()
-  out = run(dj.methods.rsd_c((2, 2)), tables(target, draft),
+  out = run(dj.methods.rsd_c((2, 2)), tiny.tables(target, draft),
             draft_sampling=dj.Sampling(temperature=0))
   # The second sibling has no mass, and is never tested.
   extra = jax.tree.map(np.asarray, out.stats.extra)
@@ -189,7 +183,7 @@ def test_drafts_at_temperature_0_of_a_warm_target():
 def test_distributions_of_one_token_in_some_rows():
   target, draft = random_tables()
   top_p = np.where(np.arange(ROWS) % 2, 1.0, 1e-6)
-  out = run(dj.methods.rsd_s(3, 2), tables(target, draft), top_p=top_p)
+  out = run(dj.methods.rsd_s(3, 2), tiny.tables(target, draft), top_p=top_p)
   tokens = np.asarray(out.tokens)
   text = [0]
   for _ in range(NEW):

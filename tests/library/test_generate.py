@@ -24,13 +24,9 @@ BEAM = dj.methods.rsd_s(3, 2)
 
 def teacher_forced(model, out):
   """Log-probabilities of the texts by one forward without a cache."""
-  tokens = jnp.maximum(out.tokens, 0)
-  logits = np.asarray(tiny.causal(model, tokens)[0], np.float64)
-  peak = logits.max(axis=-1, keepdims=True)
-  distributions = logits - peak - np.log(
-      np.exp(logits - peak).sum(-1, keepdims=True))
-  before = np.take_along_axis(distributions[:, :-1],
-                              np.asarray(tokens)[:, 1:, None], 2)
+  tokens = np.maximum(out.tokens, 0)
+  before = np.take_along_axis(tiny.log_probs(model, tokens)[:, :-1],
+                              tokens[:, 1:, None], 2)
   return np.pad(before[..., 0], ((0, 0), (1, 0)))
 
 
@@ -48,11 +44,9 @@ def test_contract(method):
 def test_counts_of_full_trees():
   """Where no node lacks a child, what is tested follows from the path."""
   method = dj.methods.rsd_c((2, 2))
-  rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(
-      exactness.random_table(rng, 4))) for _ in range(2)))
-  out = tiny.generate(method, models, prompts=np.zeros((8, 1), np.int32),
-                      lengths=np.ones(8, np.int32), new=20)
+  out = tiny.generate(
+      method, tiny.tables(*exactness.random_tables(4)), new=20,
+      prompts=np.zeros((8, 1), np.int32), lengths=np.ones(8, np.int32))
   by_depth = np.asarray(out.stats.accepted_by_depth)
   tested = np.asarray(out.stats.extra["tested_by_rank"])
   accepted = np.asarray(out.stats.extra["accepted_by_rank"])
@@ -188,8 +182,8 @@ def test_depth_1_and_prompts_of_one_token():
 
 
 def table_models(seed=0):
-  return tiny.Models(*(tiny.Model(*exactness.table_model(exactness.random_table(
-      np.random.default_rng((seed, i)), 6))) for i in range(2)))
+  return tiny.tables(*(exactness.random_table(
+      np.random.default_rng((seed, i)), 6) for i in range(2)))
 
 
 def table_run(*, method=BEAM, prompts=np.zeros((2, 3), np.int32),
@@ -222,15 +216,14 @@ def test_other_values_are_not_compiled_anew():
 
 def test_all_steps_of_a_stream_are_one_program():
   """Of parameters that are bound to a device, as a checkpoint's are."""
-  target, draft = (model._replace(params=jax.device_put(
-      model.params, jax.devices()[0])) for model in tiny.llama_models())
+  models = tiny.Models(*(model._replace(params=jax.device_put(
+      model.params, jax.devices()[0])) for model in tiny.llama_models()))
   size = generate_lib._resume.num_programs
   before = size()
   steps = list(dj.stream(
       jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
-      method=dj.methods.speculative(3), target=target.lm,
-      target_params=target.params, draft=draft.lm, draft_params=draft.params,
-      max_new_tokens=12))
+      method=dj.methods.speculative(3), max_new_tokens=12,
+      **tiny.arguments(models)))
   assert len(steps) > 2 and size() == before + 1
 
 
@@ -284,9 +277,8 @@ def test_kinds_of_keys():
     (np.uint16, np.int32), (np.uint8, np.int32), (np.int8, np.int32),
     (np.int32, np.uint8), (np.int32, np.int16)])
 def test_other_integers(prompts, lengths):
-  cycle = tiny.Model(*exactness.table_model(np.roll(np.eye(6), 1, axis=1)))
   out = tiny.generate(
-      PLAIN, tiny.Models(cycle, cycle), new=4, eos_id=4,
+      PLAIN, tiny.tables(np.roll(np.eye(6), 1, axis=1)), new=4, eos_id=4,
       prompts=np.array([[1, 2, 0, 0, 0], [3, 0, 0, 0, 0]], prompts),
       lengths=np.array([2, 1], lengths))
   assert tiny.texts(out, [2, 1]) == [[3, 4], [4]]
@@ -306,10 +298,8 @@ def equations(jaxpr):
 def programs(method, models, **kwargs):
   """The jaxprs of both prefills and of the generation."""
   def run(key, prompts, lengths):
-    return dj.generate(
-        key, prompts, lengths, method=method, target=models.target.lm,
-        target_params=models.target.params, draft=models.draft.lm,
-        draft_params=models.draft.params, max_new_tokens=4, **kwargs)
+    return dj.generate(key, prompts, lengths, method=method, max_new_tokens=4,
+                       **tiny.arguments(models), **kwargs)
 
   outer = jax.make_jaxpr(run)(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS)
   return [e.params["jaxpr"].jaxpr for e in equations(outer.jaxpr)

@@ -107,12 +107,10 @@ def test_padding_does_not_matter():
 
 
 def table_run():
-  rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(
-      exactness.random_table(rng, 3))) for _ in range(2)))
-  return tiny.generate(dj.methods.rsd_s(2, 1), models, new=2,
-                       prompts=np.array([[0, 1], [2, 2]], np.int32),
-                       lengths=np.array([2, 1]), sampling=SAMPLING)
+  return tiny.generate(
+      dj.methods.rsd_s(2, 1), tiny.tables(*exactness.random_tables(3)), new=2,
+      prompts=np.array([[0, 1], [2, 2]], np.int32), lengths=np.array([2, 1]),
+      sampling=SAMPLING)
 
 
 @pytest.mark.parametrize("setting", [

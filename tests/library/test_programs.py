@@ -29,13 +29,9 @@ def squares():
 
 
 def generate(width, depth):
-  rng = np.random.default_rng(0)
-  target, draft = (tiny.Model(*exactness.table_model(
-      exactness.random_table(rng, 5))) for _ in range(2))
-  return tiny.generate(dj.methods.rsd_s(width, depth),
-                       tiny.Models(target, draft),
-                       prompts=np.zeros((1, 2), np.int32),
-                       lengths=np.array([2]), new=4)
+  return tiny.generate(
+      dj.methods.rsd_s(width, depth), tiny.tables(*exactness.random_tables(5)),
+      prompts=np.zeros((1, 2), np.int32), lengths=np.array([2]), new=4)
 
 
 def test_many_methods_have_bounded_mappings(alone, monkeypatch):

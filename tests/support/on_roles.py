@@ -10,10 +10,13 @@ import decoding_jax as dj
 from decoding_jax import roles
 from decoding_jax.speculation import rounds
 from decoding_jax.testing import exactness
+from support import tiny_models as tiny
 
 METHODS = dj.methods.pearl(3), dj.methods.ssd(2, 2)
 SHAPES = {"2": (2,), "2+2": (2, 2), "4+4": (2, 4)}
 V, END, ROWS, LENGTH = 6, 5, 24_000, 4
+TABLES = exactness.random_tables(V)
+MODELS = tiny.arguments(tiny.tables(*TABLES))
 
 
 def stale(method):
@@ -37,13 +40,10 @@ def mesh_of(shape):
 
 def same(method, mesh, temperature):
   """Whether texts and counts are those of one program."""
-  (lm, params), (draft, draft_params) = map(exactness.table_model,
-                                            exactness.random_tables(V))
   outs = [generate(
       jax.random.key(3), np.arange(64)[:, None].astype(np.int32) % V,
-      np.ones(64, np.int32), method=method, target=lm, target_params=params,
-      draft=draft, draft_params=draft_params, max_new_tokens=20, eos_id=END,
-      sampling=dj.Sampling(temperature)) for generate in (
+      np.ones(64, np.int32), method=method, max_new_tokens=20, eos_id=END,
+      sampling=dj.Sampling(temperature), **MODELS) for generate in (
           dj.generate, functools.partial(roles.generate, mesh=mesh))]
   return all(jax.tree.leaves(jax.tree.map(
       lambda x, y: bool((np.asarray(x) == np.asarray(y)).all()), *outs)))
@@ -51,17 +51,12 @@ def same(method, mesh, temperature):
 
 def p_value(method, mesh):
   """Of texts, by `dj.testing`."""
-  target, draft = exactness.random_tables(V)
-  (lm, params), (draft, draft_params) = map(exactness.table_model,
-                                            (target, draft))
-
   def sampler(key, prompts):
     return roles.generate(
         key, prompts, np.ones(len(prompts), np.int32), mesh=mesh, method=method,
-        target=lm, target_params=params, draft=draft, draft_params=draft_params,
-        max_new_tokens=LENGTH).tokens[:, 1:]
+        max_new_tokens=LENGTH, **MODELS).tokens[:, 1:]
 
-  return dj.testing.check(sampler, target, rows=ROWS, length=LENGTH).p_value
+  return dj.testing.check(sampler, TABLES[0], rows=ROWS, length=LENGTH).p_value
 
 
 def devices_of_parts(mesh):

@@ -12,14 +12,11 @@ V, NEW, END = 5, 14, 4
 
 def generate(method, target, draft, firsts=range(V), **kwargs):
   """Texts after each of some tokens, of tables `[V, V]`."""
-  (lm, params), (draft_lm, draft_params) = map(exactness.table_model,
-                                               (target, draft))
   firsts = np.array(firsts, np.int32)
   return dj.generate(
       jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
-      np.ones(len(firsts), np.int32), method=method, target=lm,
-      target_params=params, draft=draft_lm, draft_params=draft_params,
-      max_new_tokens=NEW, eos_id=END, **kwargs)
+      np.ones(len(firsts), np.int32), method=method, max_new_tokens=NEW,
+      eos_id=END, **tiny.arguments(tiny.tables(target, draft)), **kwargs)
 
 
 def check_rows(method):

@@ -24,11 +24,10 @@ def table(seed=0, zeros=0, size=V):
 
 def search(method, distributions, rows=3, length=LENGTH, new_key=0, **kwargs):
   """Texts after tokens 0, 1, ...; the statistics on the host."""
-  model = tiny.Model(*exactness.table_model(distributions))
   firsts = np.arange(rows, dtype=np.int32)[:, None] % min(
       rows, len(distributions))
   out = tiny.generate(
-      method, tiny.Models(model, model), key=jax.random.key(new_key),
+      method, tiny.tables(distributions), key=jax.random.key(new_key),
       prompts=firsts, lengths=np.ones(rows, np.int32), new=length,
       **{"eos_id": EOS, **kwargs})
   return jax.tree.map(np.asarray, out)
@@ -99,12 +98,11 @@ def grown_by_length(distributions, first, width, penalty, length=LENGTH):
 
 def draw(method, distributions, sampling, rows=ROWS, length=LENGTH, **kwargs):
   """Many rows after token 0."""
-  model = tiny.Model(*exactness.table_model(distributions))
+  lm, params = exactness.table_model(distributions)
   out = dj.generate(
       jax.random.key(2), jnp.zeros((rows, 1), jnp.int32),
-      jnp.ones(rows, jnp.int32), method=method, target=model.lm,
-      target_params=model.params, max_new_tokens=length, eos_id=EOS,
-      sampling=sampling, **kwargs)
+      jnp.ones(rows, jnp.int32), method=method, target=lm, target_params=params,
+      max_new_tokens=length, eos_id=EOS, sampling=sampling, **kwargs)
   return jax.tree.map(np.asarray, out)
 
 

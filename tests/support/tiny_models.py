@@ -13,6 +13,7 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.testing import exactness
 from models import transformer
 
 # Ragged prompts; what is after them must not matter, so it is no padding.
@@ -127,6 +128,19 @@ def opt_models():
   return Models(target, Model(lm, {**target.params, "layers": layers}))
 
 
+def tables(*distributions):
+  """Models of a target's and a drafter's `[V, V]` distributions, or of one."""
+  models = [Model(*exactness.table_model(x)) for x in distributions]
+  return Models(models[0], models[-1])
+
+
+def arguments(models):
+  """What `dj.generate` calls the two models; the draft may be None."""
+  draft = models.draft or (None, None)
+  return dict(target=models.target.lm, target_params=models.target.params,
+              draft=draft[0], draft_params=draft[1])
+
+
 class Script(NamedTuple):
   """Parameters of `scripted`: `tokens [B, S]`."""
   tokens: types.Array
@@ -226,6 +240,12 @@ def causal(model, tokens):
   return _causal(model.lm, model.params, jnp.asarray(tokens))
 
 
+def log_probs(model, tokens):
+  """`[B, T, V]` float64 after each token of texts, by a plain forward."""
+  logits = np.asarray(causal(model, jnp.maximum(tokens, 0))[0], np.float64)
+  return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _causal(lm, params, tokens):
   batch, size = tokens.shape
@@ -286,14 +306,11 @@ def init(key, config):
 def generate(method, models, *, key=None, prompts=PROMPTS, lengths=LENGTHS,
              new=NEW, **kwargs):
   """`dj.generate` on ragged prompts, and a check of its contract."""
-  drafts = tree_decoder.decoders(method)[0].needs_draft
+  if not tree_decoder.decoders(method)[0].needs_draft:
+    models = Models(models.target, None)
   out = dj.generate(
       jax.random.key(0) if key is None else key, prompts, lengths,
-      method=method, target=models.target.lm,
-      target_params=models.target.params,
-      draft=models.draft.lm if drafts else None,
-      draft_params=models.draft.params if drafts else None,
-      max_new_tokens=new, **kwargs)
+      method=method, max_new_tokens=new, **arguments(models), **kwargs)
   check_contract(out, prompts, lengths, method, new, kwargs.get("eos_id"))
   return out
 

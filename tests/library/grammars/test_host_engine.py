@@ -97,8 +97,7 @@ def joint_distribution(table):
 
 
 def models_of(grammar, draft=True):
-  target, other = (tiny.Model(*exactness.table_model(x))
-                   for x in exactness.random_tables(V))
+  target, other = tiny.tables(*exactness.random_tables(V))
   apply = lambda model: tiny.Model(*dj.processors.apply(
       processors.host_grammar(), grammar, *model))
   return tiny.Models(apply(target), apply(other) if draft else other)

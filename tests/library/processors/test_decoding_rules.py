@@ -22,8 +22,8 @@ def table(seed=0):
 
 
 def run(processor, method=TREE, sampling=GREEDY, distributions=None, **kwargs):
-  target, draft = (tiny.Model(*exactness.table_model(x)) for x in (
-      table() if distributions is None else distributions, table(1)))
+  target, draft = tiny.tables(
+      table() if distributions is None else distributions, table(1))
   target = tiny.Model(*processors.apply(processor, (), *target))
   out = tiny.generate(method, tiny.Models(target, draft), prompts=PROMPTS,
                       lengths=LENGTHS, new=NEW, sampling=sampling, **kwargs)
@@ -111,11 +111,10 @@ def test_budget_forcing_equals_plain_python(minimum, maximum):
 def test_budget_forcing_keeps_the_distribution_of_the_forced_model():
   """Of 20,000 texts, the share of each first token of thinking."""
   method, rows = dj.methods.rsd_s(2, 2), 20_000
-  target, draft = (exactness.table_model(x) for x in (table(), table(1)))
-  processor = processors.budget_forcing((5,), minimum=1, wait=1)
-  lm, params = processors.apply(processor, (), *target)
-  out = tiny.generate(method, tiny.Models(tiny.Model(lm, params),
-                                          tiny.Model(*draft)),
+  target, draft = tiny.tables(table(), table(1))
+  target = tiny.Model(*processors.apply(processors.budget_forcing(
+      (5,), minimum=1, wait=1), (), *target))
+  out = tiny.generate(method, tiny.Models(target, draft),
                       prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=2)
   counts = exactness.count(out.tokens[:, 1:], V)

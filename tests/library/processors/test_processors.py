@@ -63,9 +63,8 @@ def frequencies(method, rows, processor=None, draft=True):
   rng = np.random.default_rng(0)
   distributions = [exactness.random_table(rng, V) for _ in range(2)]
   models = with_processor(
-      tiny.Models(
-          *(tiny.Model(*exactness.table_model(x)) for x in distributions)),
-      processor or processors.automaton(), processors.table(FOLLOWING), draft)
+      tiny.tables(*distributions), processor or processors.automaton(),
+      processors.table(FOLLOWING), draft)
   out = tiny.generate(method, models, prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=LENGTH)
   counts = exactness.count(out.tokens[:, 1:], V)
@@ -208,8 +207,7 @@ def test_joint_distribution_of_penalties_and_no_repeats():
   """One reads the prompt and the other does not; the drafter has neither."""
   distributions = [exactness.random_table(np.random.default_rng(i), V)
                    for i in (3, 4)]
-  models = tiny.Models(
-      *(tiny.Model(*exactness.table_model(x)) for x in distributions))
+  models = tiny.tables(*distributions)
   for processor in (processors.occurrence_penalty(1.5, -0.7, V, LENGTH),
                     processors.no_repeat_ngram(2, V, 1 + LENGTH)):
     models = with_processor(models, processor, (), draft=False)

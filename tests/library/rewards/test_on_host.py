@@ -37,12 +37,11 @@ def table_values(texts, prompts, constraints):
 def run(method, reward, temperature=0.0, some=slice(None), **kwargs):
   rng = np.random.default_rng(0)
   table = exactness.random_table(rng, V)
-  target, draft = (tiny.Model(*exactness.table_model(x)) for x in (
-      table, 0.6 * table + 0.4 * exactness.random_table(rng, V)))
+  models = tiny.tables(
+      table, 0.6 * table + 0.4 * exactness.random_table(rng, V))
   return tiny.generate(
-      method, tiny.Models(target, draft), prompts=PROMPTS[some],
-      lengths=LENGTHS[some], new=NEW, eos_id=EOS, reward=reward,
-      sampling=dj.Sampling(temperature=temperature),
+      method, models, prompts=PROMPTS[some], lengths=LENGTHS[some], new=NEW,
+      eos_id=EOS, reward=reward, sampling=dj.Sampling(temperature=temperature),
       **{"constraints": TABLES[some], **kwargs})
 
 

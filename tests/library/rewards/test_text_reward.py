@@ -25,10 +25,9 @@ def tables(seed):
 
 
 def run(seed=0, **kwargs):
-  rng = np.random.default_rng(0)
-  model = tiny.Model(*exactness.table_model(exactness.random_table(rng, V)))
+  table = exactness.random_table(np.random.default_rng(0), V)
   return tiny.generate(
-      dj.methods.speculative(2), tiny.Models(model, model), prompts=PROMPTS,
+      dj.methods.speculative(2), tiny.tables(table), prompts=PROMPTS,
       lengths=LENGTHS, new=7, eos_id=EOS, reward=tiny.table_reward(),
       reward_params=2.0, constraints=tables(seed), **kwargs)
 
@@ -68,9 +67,8 @@ def test_a_reward_without_constraints(constraints):
       init=lambda params, constraint, prompt, length: length,
       advance=lambda params, constraint, state, _, valid: state + valid.sum(),
       value=lambda params, constraint, state: state / params)
-  model = tiny.Model(*exactness.table_model(np.roll(np.eye(V), 1, axis=1)))
   out = tiny.generate(
-      dj.methods.autoregressive(), tiny.Models(model, model),
+      dj.methods.autoregressive(), tiny.tables(np.roll(np.eye(V), 1, axis=1)),
       prompts=PROMPTS[:2], lengths=LENGTHS[:2], new=3, reward=length,
       reward_params=4, constraints=constraints)
   assert jax.tree.map(float, list(out.stats.extra["reward"])) == [1, 1.25]

@@ -89,14 +89,10 @@ def test_one_program_has_one_size(sizes):
 @each(METHODS)
 def test_a_stream_tells_of_the_same_texts(method, sizes):
   """Between results caches grow, or not; all texts only become longer."""
-  models, sampling = tiny.llama_models(), dj.Sampling()
-  arguments = dict(
-      method=method, target=models.target.lm,
-      target_params=models.target.params, draft=models.draft.lm,
-      draft_params=models.draft.params, max_new_tokens=NEW, sampling=sampling)
   expected = run(method)
-  outs = list(dj.stream(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
-                        every=3, **arguments))
+  outs = list(dj.stream(
+      jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS, every=3, method=method,
+      max_new_tokens=NEW, **tiny.arguments(tiny.llama_models())))
   assert sizes
   steps = [int(out.steps) for out in outs]
   assert steps[-1] == expected.steps and len(steps) > 2

@@ -32,9 +32,7 @@ def prompts(vocab_size):
 
 def test_texts_do_not_depend_on_the_rows():
   """Not on warps, constraints and ends that are a row's own either."""
-  rng = np.random.default_rng(1)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(
-      exactness.random_table(rng, VOCAB))) for _ in range(2)))
+  models = tiny.tables(*exactness.random_tables(VOCAB))
   tokens, lengths = prompts(VOCAB)
   mask = np.ones((PROMPTS, VOCAB), bool)
   mask[np.arange(PROMPTS), np.arange(PROMPTS) % 5] = False
@@ -117,12 +115,11 @@ def test_control_chunks_that_begin_one_token_late(monkeypatch, request):
 
 def test_a_search_of_some_rows_leaves_the_others():
   """Its one step ends all rows; the last ones stand beside finished ones."""
-  model = tiny.Model(*exactness.table_model(exactness.random_table(
-      np.random.default_rng(1), VOCAB)))
+  models = tiny.tables(exactness.random_table(np.random.default_rng(1), VOCAB))
   tokens, lengths = prompts(VOCAB)
   run = lambda rows: tiny.generate(
-      dj.methods.beam_search(2), tiny.Models(model, model), prompts=tokens,
-      lengths=lengths, new=NEW, rows=rows, eos_id=5)
+      dj.methods.beam_search(2), models, prompts=tokens, lengths=lengths,
+      new=NEW, rows=rows, eos_id=5)
   outputs = run(ROWS)
   check_same(outputs, run(None))
   assert outputs.steps == 2
@@ -139,19 +136,18 @@ def test_caches_of_rows_that_are_refilled():
 
 def test_nobody_waits_for_the_longest():
   # Each token is followed by the one below it.
-  model = tiny.Model(*exactness.table_model(np.eye(10)[np.arange(-1, 9) % 10]))
+  models = tiny.tables(np.eye(10)[np.arange(-1, 9) % 10])
   run = lambda starts, rows: tiny.generate(
-      dj.methods.autoregressive(), tiny.Models(model, model), new=9, rows=rows,
-      prompts=np.int32(starts)[:, None], eos_id=0,
-      lengths=np.ones(len(starts), np.int32))
+      dj.methods.autoregressive(), models, new=9, rows=rows, eos_id=0,
+      prompts=np.int32(starts)[:, None], lengths=np.ones(len(starts), np.int32))
   out = run([9] + [1] * 7, 2)
   assert (out.lengths - 1).tolist() == [9] + [1] * 7
   assert out.steps == 9
   # A prompt of three tokens is read in two steps, while the long text goes on.
   starts = np.array([[9, 9, 9]] + [[1, 1, 1]] * 3, np.int32)
   out = tiny.generate(
-      dj.methods.autoregressive(), tiny.Models(model, model), new=9, rows=2,
-      prompts=starts, eos_id=0, lengths=np.full(4, 3), prefill_chunk=1)
+      dj.methods.autoregressive(), models, new=9, rows=2, prompts=starts,
+      eos_id=0, lengths=np.full(4, 3), prefill_chunk=1)
   assert (out.lengths - 3).tolist() == [9] + [1] * 3
   assert out.steps == 9
   # All have a turn, also where the last are fewer than are refilled at once.

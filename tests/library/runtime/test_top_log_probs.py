@@ -23,11 +23,7 @@ def generate(method=TREE, generate_=tiny.generate, **kwargs):
 def check(out):
   """Asserts ranks and values at each token, and PAD and 0 elsewhere."""
   out = jax.tree.map(np.asarray, out)
-  logits = np.asarray(tiny.causal(
-      tiny.llama_models().target, np.maximum(out.tokens, 0))[0], np.float64)
-  peak = logits.max(axis=-1, keepdims=True)
-  log_probs = logits - peak - np.log(np.exp(logits - peak).sum(-1,
-                                                               keepdims=True))
+  log_probs = tiny.log_probs(tiny.llama_models().target, out.tokens)
   order = np.arange(out.tokens.shape[1])
   written = (order >= tiny.LENGTHS[:, None]) & (order < out.lengths[:, None])
   assert out.top_tokens.dtype == np.int32 and written.sum() > 8
@@ -61,11 +57,10 @@ def test_in_a_queue(chunk):
 
 
 def test_step_by_step():
-  target, draft = tiny.llama_models()
   run = dj.begin(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS, method=TREE,
-                 target=target.lm, target_params=target.params, draft=draft.lm,
-                 draft_params=draft.params, max_new_tokens=tiny.NEW,
-                 sampling=dj.Sampling(1.4, top_k=6), eos_id=3, top_log_probs=K)
+                 max_new_tokens=tiny.NEW, sampling=dj.Sampling(1.4, top_k=6),
+                 eos_id=3, top_log_probs=K,
+                 **tiny.arguments(tiny.llama_models()))
   while not run.done.all():
     run, _ = dj.step(run)
   out = dj.result(run)

@@ -74,12 +74,10 @@ def distribution(threshold, text=(), target=TARGET):
 
 @functools.lru_cache(maxsize=None)
 def generate(threshold, strict=False, rows=ROWS):
-  models = [exactness.table_model(x)
-            for x in (STRICT if strict else TARGET, DRAFT)]
   out = dj.generate(
       jax.random.key(0), jnp.zeros((rows, 1), jnp.int32),
-      jnp.ones(rows, jnp.int32), target=models[0][0],
-      target_params=models[0][1], draft=models[1][0], draft_params=models[1][1],
+      jnp.ones(rows, jnp.int32),
+      **tiny.arguments(tiny.tables(STRICT if strict else TARGET, DRAFT)),
       method=dj.methods.gsi(2, STEPS, BETA, threshold), max_new_tokens=NEW,
       eos_id=EOS, reward=tiny.table_reward(), reward_params=1.0,
       constraints=np.tile(VALUES, (rows, 1)))
@@ -163,8 +161,7 @@ def test_a_transformer_and_its_caches():
   out = run()
   fallbacks, steps = out.stats.extra["fallbacks"], out.stats.accepted_by_depth
   assert fallbacks.any() and (fallbacks < steps[:, 0]).any()
-  log_probs = np.asarray(jax.nn.log_softmax(tiny.causal(
-      models.target, np.maximum(out.tokens, 0))[0]))
+  log_probs = tiny.log_probs(models.target, out.tokens)
   _, block = tiny.causal(models.draft, np.maximum(out.tokens, 0))
   drafted = np.moveaxis(np.asarray(block.keys[0]), 1, 0)
   for row, (start, end) in enumerate(zip(tiny.LENGTHS, out.lengths)):

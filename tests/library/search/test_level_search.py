@@ -9,7 +9,6 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.search import texts as texts_lib
 from decoding_jax.testing import exactness
-from models import transformer
 from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import (V, beams, draw, grown, grown_by_length,
@@ -205,9 +204,8 @@ def test_beams_of_a_transformer(method):
     for beam, text in enumerate(beams(out, row)):
       tokens[row, beam, start:start + len(text)] = text
   flat = tokens.reshape(-1, size)
-  log_probs = jax.nn.log_softmax(tiny.causal(model, flat)[0])
-  each = np.take_along_axis(np.asarray(log_probs)[:, :-1], flat[:, 1:, None], 2)
-  each = each.reshape(rows, width, size - 1)
+  each = np.take_along_axis(tiny.log_probs(model, flat)[:, :-1],
+                            flat[:, 1:, None], 2).reshape(rows, width, size - 1)
   for row, start in enumerate(tiny.LENGTHS):
     for beam, text in enumerate(beams(out, row)):
       total = each[row, beam, start - 1:start - 1 + len(text)].sum()
@@ -241,8 +239,7 @@ def reordered(method, new):
       method, tiny.Models(target, None), new=new, reward=tiny.toll_reward(),
       reward_params=None, constraints=tolls)
   assert np.all(out.stats.extra.get("resampled", 1)), "no text was reordered"
-  logits = transformer.causal_logits(target.lm, target.params, out.tokens)
-  log_probs = np.asarray(jax.nn.log_softmax(logits))
+  log_probs = tiny.log_probs(target, out.tokens)
   actual, expected = zip(*(
       (out.log_probs[row, start:start + new],
        log_probs[row, np.arange(start - 1, start + new - 1),

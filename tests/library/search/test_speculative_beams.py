@@ -86,9 +86,7 @@ def test_beams_of_tables(seed, temperature, penalty):
   rng = np.random.default_rng(seed)
   target = exactness.random_table(rng, 13, zeros=4)
   draft = 0.7 * target + 0.3 * exactness.random_table(rng, 13)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
-                         for x in (target, draft)))
-  sampling = dj.Sampling(temperature)
+  models, sampling = tiny.tables(target, draft), dj.Sampling(temperature)
   out = generate(dj.methods.at_speed(2, 4, 3, penalty), models,
                  sampling=sampling)
   check_same(out, generate(dj.methods.beam_search(2, penalty), models,
@@ -112,8 +110,7 @@ def test_relaxed_verification_is_lossy_and_accepts_more():
   rng = np.random.default_rng(4)
   target = exactness.random_table(rng, 13)
   draft = 0.4 * target + 0.6 * exactness.random_table(rng, 13)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
-                         for x in (target, draft)))
+  models = tiny.tables(target, draft)
   arguments = dict(prompts=np.tile(tiny.PROMPTS, (20, 1)),
                    lengths=np.tile(tiny.LENGTHS, 20), new=12)
   strict, relaxed = (generate(x, models, **arguments)
@@ -169,10 +166,8 @@ def test_rows_of_a_queue():
     (dj.methods.at_speed(1, 1, 1, 1.0), 9), (dj.methods.at_speed(3, 3, 2), 1)],
                          ids=["one beam", "one token"])
 def test_edges(method, new):
-  rng = np.random.default_rng(9)
-  model = tiny.Model(*exactness.table_model(exactness.random_table(rng, 13)))
+  models = tiny.tables(exactness.random_table(np.random.default_rng(9), 13))
   beams = dj.methods.beam_search(int(method.name[9]), 1.0 if new > 1 else 0.0)
-  models = tiny.Models(model, model)
   check_same(generate(method, models, new=new),
              generate(beams, models, new=new))
 

@@ -28,8 +28,7 @@ def tables(seed=0, zeros=0):
   rng = np.random.default_rng(seed)
   target = exactness.random_table(rng, V, zeros)
   draft = 0.6 * target + 0.4 * exactness.random_table(rng, V)
-  return tiny.Models(*(tiny.Model(*exactness.table_model(x))
-                       for x in (target, draft)))
+  return tiny.tables(target, draft)
 
 
 def values(seed=0, rows=ROWS):
@@ -157,8 +156,7 @@ def test_one_candidate_or_no_reward_is_greedy(look):
 def test_of_equal_scores_the_more_probable_is_taken():
   """All scores are 0; and of two equally probable tokens, the first."""
   table = np.tile([0.1, 0.1, 0.3, 0.3, 0.2, 0, 0], (V, 1))
-  model = tiny.Model(*exactness.table_model(table))
-  out = run(dj.methods.cdlh(*REWARD_ALONE), models=tiny.Models(model, model),
+  out = run(dj.methods.cdlh(*REWARD_ALONE), models=tiny.tables(table),
             constraints=0 * values(), eos_id=None)
   assert tiny.texts(out, LENGTHS) == [[2] * NEW] * ROWS
 

@@ -7,7 +7,6 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.search.lookahead import entropy_gate
-from decoding_jax.testing import exactness
 from library.search.lookahead import test_cdlh as cdlh
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
@@ -21,8 +20,7 @@ def tables(seed=65):
   rng = np.random.default_rng(seed)
   table = np.stack([rng.dirichlet(np.full(cdlh.V, alpha))
                     for alpha in np.linspace(0.2, 2, cdlh.V)])
-  model = tiny.Model(*exactness.table_model(table + 1e-6))
-  return tiny.Models(model, model)
+  return tiny.tables(table + 1e-6)
 
 
 def rows(eos=cdlh.EOS):

@@ -19,14 +19,11 @@ make, chain, beam = dj.methods.adaptive, dj.methods.speculative, (
 
 def sampler(method, target, draft):
   """Returns a sampler of batches of one row, which choose for themselves."""
-  (lm, params), (draft, draft_params) = map(exactness.table_model,
-                                            (target, draft))
+  given = tiny.arguments(tiny.tables(target, draft))
 
   def run(key, prompt):
     return dj.generate(key, prompt[None], jnp.ones(1, jnp.int32),
-                       method=method, target=lm, target_params=params,
-                       draft=draft, draft_params=draft_params,
-                       max_new_tokens=4).tokens[0, 1:]
+                       method=method, max_new_tokens=4, **given).tokens[0, 1:]
 
   return jax.jit(lambda key, prompts: jax.vmap(run)(
       jax.random.split(key, len(prompts)), prompts))

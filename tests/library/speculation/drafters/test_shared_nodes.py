@@ -56,14 +56,11 @@ def test_expected_acceptance():
 
 def texts_of_two_rows(method, number, target, draft):
   """`[number, 2, 2]`, the first tokens of batches of two rows."""
-  (lm, params), (draft, draft_params) = map(exactness.table_model,
-                                            (target, draft))
+  given = tiny.arguments(tiny.tables(target, draft))
 
   def run(key):
     return dj.generate(key, jnp.array([[0], [1]]), jnp.ones(2, jnp.int32),
-                       method=method, target=lm, target_params=params,
-                       draft=draft, draft_params=draft_params,
-                       max_new_tokens=2).tokens[:, 1:]
+                       method=method, max_new_tokens=2, **given).tokens[:, 1:]
 
   return np.asarray(jax.jit(jax.vmap(run))(jax.random.split(
       jax.random.key(0), number)))
