@@ -1,66 +1,62 @@
-"""Block efficiency without context: the exact value, by enumeration."""
+"""Tokens of a call: measured, and enumerated over all draws of its trees."""
+
+import functools
 
 import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import verifiers
-from decoding_jax.testing import exactness
-from support import helpers
+from decoding_jax.testing import enumeration, exactness
 
 ROWS = 20_000
 # Standard errors that a measured mean may lie off; a chance of 1 in 10^6.
 SIGMAS = 5
+TARGET, DRAFT = exactness.random_tables(4)
+CHAIN, PAIRS = ((1,), (1,), (1,)), ((2,), (2, 2))
+methods = dj.methods
+# What draws the trees that a method verifies.
+fixed = lambda children: lambda: enumeration.fixed_trees(DRAFT, children)
+paths = lambda count: lambda: enumeration.merged_paths(DRAFT, (count,))
+beam = lambda: enumeration.beams(DRAFT, 2, 2)
+CASES = [
+    (methods.speculative(3), fixed(CHAIN)), (methods.rsd_s(2, 2), beam),
+    (methods.speculative(3, "traversal"), fixed(CHAIN)),
+    (methods.rsd_c((2, 2)), fixed(PAIRS)),
+    (methods.rsd_c((2, 2), "traversal"), fixed(PAIRS)),
+    (methods.rsd_c((3, 1)), fixed(((3,), (1, 1, 1)))),
+    (methods.specinfer(3, 1), paths(3)), (methods.spectr(3, 1), paths(3))]
 
-TARGET = np.array([0.45, 0.3, 0.15, 0.1])
-DRAFT = np.array([0.2, 0.5, 0.1, 0.2])
+
+@functools.lru_cache(maxsize=None)
+def enumerated(method, trees):
+  """Expected tokens of the first call."""
+  return enumeration.joint_distribution(method.sampled.verifier, trees(),
+                                        TARGET)[1]
 
 
-def measure(method):
-  """Mean accepted tokens of the first call of each row, and its error."""
-  size = len(TARGET)
-  _, stats = exactness.frequencies(
-      method, np.tile(TARGET, (size, 1)), np.tile(DRAFT, (size, 1)), ROWS, 1)
+def deviation(method, expected):
+  """How many standard errors the mean tokens of first calls are off."""
+  _, stats = exactness.frequencies(method, TARGET, DRAFT, ROWS, 1)
   depths = np.asarray(stats.accepted_by_depth)
-  accepted = depths @ np.arange(depths.shape[1])
-  return accepted.mean() + 1, accepted.std() / np.sqrt(ROWS)
+  tokens = 1 + depths @ np.arange(depths.shape[1])
+  return abs(tokens.mean() - expected) / (tokens.std() / np.sqrt(ROWS))
 
 
-def chance(rule, size, replacement):
-  """Probability that one of `size` siblings is accepted."""
-  draws = list(helpers.ordered_draws(DRAFT, size, replacement))
-  return helpers.enumerate_rule(rule, TARGET, DRAFT, draws, size)[1]
+@pytest.mark.cases(4)
+@pytest.mark.parametrize("method, trees", CASES,
+                         ids=lambda x: getattr(x, "name", ""))
+def test_tokens_of_a_call(method, trees):
+  assert deviation(method, enumerated(method, trees)) <= SIGMAS
 
 
-def without(*branching):
-  rule = verifiers.recursive(False).rule
-  return helpers.product_efficiency([chance(rule, b, False) for b in branching])
+def test_control_another_width_is_told_apart():
+  assert deviation(methods.rsd_s(3, 2),
+                   enumerated(methods.rsd_s(2, 2), beam)) > SIGMAS
 
 
-def check(method, expected):
-  measured, error = measure(method)
-  # All rows alike (every draft accepted) leave no error at all.
-  assert abs(measured - expected) <= SIGMAS * error
-
-
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("branching", [(1,), (2, 2), (3, 2)], ids=str)
-def test_rsd_c(branching):
-  check(dj.methods.rsd_c(branching), without(*branching))
-
-
-def test_speculative():
-  alpha = np.minimum(TARGET, DRAFT).sum()
-  check(dj.methods.speculative(3), 1 + alpha + alpha**2 + alpha**3)
-
-
-@pytest.mark.parametrize("num_paths", [3])
-def test_specinfer(num_paths):
-  check(dj.methods.specinfer(num_paths, 1), helpers.product_efficiency(
-      [chance(verifiers.recursive(True).rule, num_paths, True)]))
-
-
-@pytest.mark.parametrize("num_paths", [3])
-def test_spectr(num_paths):
-  check(dj.methods.spectr(num_paths, 1), helpers.product_efficiency(
-      [chance(verifiers.k_seq().rule, num_paths, True)]))
+@pytest.mark.parametrize("make, trees", [
+    (functools.partial(methods.speculative, 3), fixed(CHAIN)),
+    (functools.partial(methods.rsd_c, (2, 2)), fixed(PAIRS))],
+                         ids=["chain", "tree"])
+def test_traversal_accepts_more(make, trees):
+  assert enumerated(make("traversal"), trees) > enumerated(make(), trees) + 0.01

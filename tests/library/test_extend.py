@@ -24,13 +24,7 @@ TURNS = [([[4, 8, 9, 4], [0, 0, 0, 0], [7, 7, 0, 0]], [4, 0, 2]),
          ([[5, 0, 0], [6, 12, 1], [8, 8, 0]], [1, 3, 2])]
 _LONG = functools.partial(dataclasses.replace, max_length=64)
 TREE = M.rsd_s(3, 2)
-
-
-def models(config=tiny.LLAMA, **draft):
-  target = tiny.random_model(_LONG(config))
-  other = tiny.noisy(target, 0.3)
-  return {"target": target.lm, "target_params": target.params,
-          "draft": other.lm._replace(**draft), "draft_params": other.params}
+models = functools.partial(tiny.long_models, tiny.LLAMA)
 
 
 def begin(given, method, prompts=PROMPTS, lengths=tiny.LENGTHS, key=None,
@@ -93,7 +87,7 @@ def test_texts_are_those_of_prompts_from_the_start(method, temperature):
 @pytest.mark.parametrize("config", [tiny.DELTA, tiny.MAMBA, tiny.GEMMA],
                          ids=["delta", "mamba", "gemma"])
 def test_recurrent_layers_and_windows(config):
-  check_same(models(config), TREE)
+  check_same(tiny.long_models(config), TREE)
 
 
 def test_recurrent_layers_of_a_method_that_sets_caches_back():
@@ -111,11 +105,7 @@ def test_recurrent_layers_of_a_method_that_sets_caches_back():
     pytest.param("mtp", TREE, marks=pytest.mark.long)])
 def test_heads(name, method, monkeypatch):
   monkeypatch.setattr(prefill, "CHUNK", 4)
-  head, params = small_heads.head(name)
-  given = {"target": small_heads.target(name), "draft": head,
-           "target_params": tiny.random_model(small_heads.TARGET).params,
-           "draft_params": params}
-  check_same(given, method, eos_id=None)
+  check_same(small_heads.models(name), method, eos_id=None)
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -153,12 +143,7 @@ def test_a_shared_prefix():
 @pytest.mark.parametrize("reads_prompt", [
     False, pytest.param(True, marks=pytest.mark.long)])
 def test_processors_begin_at_the_end_of_the_prompt(reads_prompt):
-  processor = dj.LogitsProcessor(
-      init=lambda params: jnp.zeros(2, jnp.int32),
-      advance=lambda params, state, token: jnp.stack(
-          [state[0] + 1, (state[1] + token) % VOCAB]),
-      process=lambda params, state, logits: logits.at[state[1]].add(4).at[
-          state[0] % VOCAB].add(4), reads_prompt=reads_prompt)
+  processor = tiny.counting_processor(reads_prompt)
   given = models()
   for name in ("target", "draft"):
     given[name], given[f"{name}_params"] = dj.processors.apply(

@@ -19,14 +19,14 @@ from support import tiny_models as tiny
 L = 11
 _LONG = functools.partial(dataclasses.replace, max_length=64)
 CONFIGS = {
-    "llama": _LONG(tiny.LLAMA),
+    "llama": tiny.LLAMA,
     # Learned positions.
-    "opt": _LONG(tiny.OPT),
+    "opt": tiny.OPT,
     # Windows that end within the prefix at first, and then after it.
-    "window": _LONG(tiny.LLAMA, window=9),
+    "window": dataclasses.replace(tiny.LLAMA, window=9),
     # Two kinds of layers, a window of 3 and a soft cap; in one scan.
-    "gemma": _LONG(tiny.GEMMA),
-    "scanned gemma": _LONG(tiny.GEMMA, scan_layers=True)}
+    "gemma": tiny.GEMMA,
+    "scanned gemma": dataclasses.replace(tiny.GEMMA, scan_layers=True)}
 PLAIN = dj.methods.autoregressive()
 METHODS = [PLAIN, dj.methods.speculative(3, "block"), dj.methods.rsd_s(3, 2)]
 # Some of their tokens are in the vocabularies of all models.
@@ -34,10 +34,7 @@ PREFIX = np.random.default_rng(0).integers(0, 13, L).astype(np.int32)
 
 
 def models(name="llama", **draft):
-  target = tiny.random_model(CONFIGS[name])
-  other = tiny.noisy(target, 0.3)
-  return {"target": target.lm, "target_params": target.params,
-          "draft": other.lm._replace(**draft), "draft_params": other.params}
+  return tiny.long_models(CONFIGS[name], **draft)
 
 
 def generate(given, prefix=None, begins=None, method=PLAIN, generate_=None,
@@ -142,12 +139,7 @@ def test_a_target_that_cannot_share(name):
 @pytest.mark.parametrize("reads_prompt", [False, True])
 def test_with_a_processor(reads_prompt):
   """Its states are kept with the keys; the first one is of the prefix."""
-  processor = dj.LogitsProcessor(
-      init=lambda params: jnp.zeros(2, jnp.int32),
-      advance=lambda params, state, token: jnp.stack(
-          [state[0] + 1, (state[1] + token) % 13]),
-      process=lambda params, state, logits: logits.at[state[1]].add(4).at[
-          state[0] % 13].add(4), reads_prompt=reads_prompt)
+  processor = tiny.counting_processor(reads_prompt)
   given = models()
   target, target_params = dj.processors.apply(
       processor, (), given["target"], given["target_params"])
@@ -160,10 +152,7 @@ def test_with_a_processor(reads_prompt):
     ("eagle3", dj.methods.speculative(2)), ("hydra++", dj.methods.rsd_s(2, 2)),
     ("medusa", dj.methods.rsd_c((2, 2)))])
 def test_heads_read_the_features_of_the_prefix(name, method, monkeypatch):
-  head, params = small_heads.head(name)
-  given = {"target": small_heads.target(name), "draft": head,
-           "target_params": tiny.random_model(small_heads.TARGET).params,
-           "draft_params": params}
+  given = small_heads.models(name)
   check_same(given, method=method)
   monkeypatch.setattr(prefill, "CHUNK", 4)
   check_same(given, method=method)

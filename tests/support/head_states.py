@@ -9,7 +9,7 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import feature_head
-from decoding_jax.testing import drafter_conformance
+from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
 from models.heads import mtp
 from support import helpers
@@ -26,13 +26,18 @@ def models():
               lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
 
 
-def fit(method, given, rows=8000, length=4):
-  """The p-value of texts after tokens 1 and 2, and their statistics."""
+def fit(method, given, probs=None, rows=8000, length=4):
+  """The p-value of texts after tokens 1 and 2, and their statistics; `probs`
+  `[V] * length` is their distribution where it is not that of a target alone.
+  """
   out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (rows, 1)),
                     np.full(rows, 2), method=method, max_new_tokens=length,
                     **given)
   target = tiny.random_model(dataclasses.replace(tiny.LLAMA, vocab_size=4))
-  return helpers.p_value_of_model(target, (1, 2), out.tokens), out.stats
+  if probs is None:
+    return helpers.p_value_of_model(target, (1, 2), out.tokens), out.stats
+  return exactness.p_value(exactness.count(out.tokens[:, 2:], 4),
+                           probs), out.stats
 
 
 def stepped(given, pair, number, prompts=np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),

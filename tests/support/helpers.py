@@ -18,7 +18,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.speculation import verifiers
-from decoding_jax.testing import enumeration, exactness
+from decoding_jax.testing import exactness
 from experiments.devices import model_pair
 from models import transformer
 from models.text import chat_template, tokenizers
@@ -64,68 +64,6 @@ def _first(probs, cost, is_kept):
   return probs / probs.sum()
 
 
-def ordered_draws(draft, size, replacement):
-  """Yields all tuples of `size` siblings, or of as many as have probability,
-  and the probability of each."""
-  def extend(tokens, probs, probability):
-    if len(tokens) == size or not probs.any():
-      yield tokens, probability
-      return
-    for token in np.flatnonzero(probs):
-      rest = probs
-      if not replacement:
-        rest = np.where(np.arange(len(probs)) == token, 0, probs)
-        rest = rest / rest.sum() if rest.any() else rest
-      yield from extend(tokens + (int(token),), rest,
-                        probability * probs[token])
-
-  yield from extend((), draft, 1.0)
-
-
-def pad_draws(draws, size):
-  """Draws as arrays: tokens `[n, size]`, valid `[n, size]`, probability."""
-  tokens = np.zeros((len(draws), size), np.int32)
-  valid = np.zeros((len(draws), size), bool)
-  for row, (sequence, _) in enumerate(draws):
-    tokens[row, :len(sequence)] = sequence
-    valid[row, :len(sequence)] = True
-  return tokens, valid, np.array([p for _, p in draws])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _acceptance(rule, target, draft, tokens, valid):
-  return jax.vmap(functools.partial(enumeration.acceptance, rule, target,
-                                    draft))(tokens, valid)
-
-
-def acceptance(rule, target, draft, tokens, valid):
-  """Acceptance `[n, K]` of each sibling when those before it are rejected, and
-  `[n, V]`, the residual when all are, in float64."""
-  with jax.enable_x64(True):
-    target, draft = jnp.asarray(target), jnp.asarray(draft)
-    return tuple(map(np.asarray, _acceptance(rule, target, draft, tokens,
-                                             valid)))
-
-
-def enumerate_rule(rule, target, draft, draws, size):
-  """Enumerates what a rule emits at a node with K = `size` children.
-
-  `draws` are sequences of siblings with their probabilities. Returns the `[V]`
-  float64 distribution of the token, and the probability that it is a child.
-  """
-  tokens, valid, weights = pad_draws(draws, size)
-  chances, rests = acceptance(rule, target, draft, tokens, valid)
-  probs, some = np.zeros(len(target)), 0.0
-  for x, reach, chance, rest in zip(tokens, weights, chances, rests):
-    for k in range(size):
-      accepted = reach * chance[k]
-      probs[x[k]] += accepted
-      some += accepted
-      reach -= accepted
-    probs += reach * rest
-  return probs, some
-
-
 def acceptance_bound(target, inside):
   """The best acceptance of any rule that keeps `target` (arXiv 2502.18779): the
   least 1 + t(H) - Q(H) of sets H, `inside` being Q, that all children lie in H.
@@ -133,11 +71,6 @@ def acceptance_bound(target, inside):
   order = range(len(target))
   return min(1 + target[list(chosen)].sum() - inside(chosen) for size in (
       *order, len(target)) for chosen in itertools.combinations(order, size))
-
-
-def product_efficiency(chances):
-  """Tokens a target call, where level l accepts with chance `chances[l]`."""
-  return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
 
 
 def spied(drafter, table, prompt, new):

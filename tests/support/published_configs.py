@@ -448,6 +448,9 @@ QWEN_3_5_TEXT = {
     **_QWEN_3_5_TEXT, "architectures": ["Qwen3_5ForCausalLM"],
     "tie_word_embeddings": True}
 
+ALL = {name: fields for name, fields in globals().items()
+       if isinstance(fields, dict) and "model_type" in fields}
+
 
 def read(folder, fields):
   (folder / hf_config.FILE).write_text(json.dumps(fields))

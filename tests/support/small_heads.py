@@ -76,6 +76,14 @@ def retyped(config, dtype):
   return dataclasses.replace(config, **inner, **own)
 
 
+def models(name):
+  """A target that keeps features and a head, as `dj.generate` takes them."""
+  own, params = head(name)
+  return {"target": target(name),
+          "target_params": tiny.random_model(TARGET).params,
+          "draft": own, "draft_params": params}
+
+
 def target(name, dtype="float32"):
   """Returns the target that keeps the features which a head reads."""
   return transformer.with_features(retyped(TARGET, dtype), HEADS[name][2])

@@ -141,6 +141,27 @@ def arguments(models):
               draft=draft[0], draft_params=draft[1])
 
 
+def long_models(config, **draft):
+  """Arguments of `dj.generate`: a target of 64 positions, and a noisy draft
+  with these fields of its language model."""
+  target = random_model(dataclasses.replace(config, max_length=64))
+  other = noisy(target, 0.3)
+  return arguments(Models(target, other._replace(
+      lm=other.lm._replace(**draft))))
+
+
+def counting_processor(reads_prompt):
+  """A processor that favours tokens by the number and the sum of those before.
+  """
+  size = LLAMA.vocab_size
+  return dj.LogitsProcessor(
+      init=lambda params: jnp.zeros(2, jnp.int32),
+      advance=lambda params, state, token: jnp.stack(
+          [state[0] + 1, (state[1] + token) % size]),
+      process=lambda params, state, logits: logits.at[state[1]].add(4).at[
+          state[0] % size].add(4), reads_prompt=reads_prompt)
+
+
 class Script(NamedTuple):
   """Parameters of `scripted`: `tokens [B, S]`."""
   tokens: types.Array

@@ -1,5 +1,6 @@
 """SpecInfer with several draft models: exact, and drawn as it says."""
 
+import functools
 import itertools
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
-from decoding_jax.testing import drafter_conformance, exactness
+from decoding_jax.testing import drafter_conformance, enumeration, exactness
 from decoding_jax.types import with_forward
 from models import guided, prompt_lookup
 from support import helpers, tiny_models as tiny
@@ -46,9 +47,11 @@ def emitted(rule, target, drafts):
   size, probs = len(drafts), np.zeros(len(target))
   tokens = np.array(list(itertools.product(range(len(target)), repeat=size)))
   reach = np.prod([d[tokens[:, k]] for k, d in enumerate(drafts)], axis=0)
-  chances, rests = helpers.acceptance(rule, target, np.stack(drafts), tokens,
-                                      np.ones_like(tokens, bool))
-  for x, weight, chance, rest in zip(tokens, reach, chances, rests):
+  with jax.enable_x64(True):
+    found = jax.jit(jax.vmap(functools.partial(
+        enumeration.acceptance, rule, jnp.asarray(target),
+        jnp.stack(drafts))))(tokens, np.ones_like(tokens, bool))
+  for x, weight, chance, rest in zip(tokens, reach, *map(np.asarray, found)):
     for k in range(size):
       probs[x[k]] += weight * chance[k]
       weight *= 1 - chance[k]

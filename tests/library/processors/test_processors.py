@@ -41,20 +41,32 @@ def with_processor(models, processor, params, draft=True):
   return tiny.Models(target, other if draft else models.draft)
 
 
-def joint_distribution(table, following):
-  """`[V] * LENGTH`, the distribution of the tokens after token 0 in state 0."""
+def masked(following):
+  """What an automaton does to logits: `(prompt, text, logits) -> logits`."""
+  def process(prompt, text, logits):
+    del prompt
+    state = 0
+    for token in text:
+      state = following[state, token]
+    return np.where(following[state] >= 0, logits, -np.inf)
+
+  return process
+
+
+def distribution_of_texts(table, process):
+  """`[V] * LENGTH`, the processed distribution after token 0."""
   probs = np.zeros((V,) * LENGTH)
 
-  def extend(tokens, state, last, chance):
-    if len(tokens) == LENGTH:
-      probs[tokens] = chance
+  def extend(text, chance):
+    if len(text) == LENGTH:
+      probs[tuple(text)] = chance
       return
-    row = np.where(following[state] >= 0, table[last], 0)
+    logits = np.log(table[text[-1] if text else 0])
+    row = np.exp(process([0], text, logits))
     for token in np.flatnonzero(row):
-      extend((*tokens, int(token)), following[state, token], token,
-             chance * row[token] / row.sum())
+      extend([*text, int(token)], chance * row[token] / row.sum())
 
-  extend((), 0, 0, 1.0)
+  extend([], 1.0)
   return probs
 
 
@@ -68,7 +80,8 @@ def frequencies(method, rows, processor=None, draft=True):
   out = tiny.generate(method, models, prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=LENGTH)
   counts = exactness.count(out.tokens[:, 1:], V)
-  return counts, joint_distribution(distributions[0], FOLLOWING), out.stats
+  return counts, distribution_of_texts(distributions[0],
+                                       masked(FOLLOWING)), out.stats
 
 
 @pytest.mark.cases(1)
@@ -123,21 +136,13 @@ GREEDY = [
 @each(GREEDY)
 def test_greedy_texts_of_an_automaton(method):
   following = machine(6, tiny.LLAMA.vocab_size)
-
-  def process(prompt, text, logits):
-    del prompt
-    state = 0
-    for token in text:
-      state = following[state, token]
-    return np.where(following[state] >= 0, logits, -np.inf)
-
   steered = {} if isinstance(method.greedy, dj.Pair) else {
       "reward": tiny.sum_reward()}
   out = tiny.generate(
       method, with_processor(tiny.llama_models(), processors.automaton(),
                              processors.table(following)),
       sampling=dj.Sampling(temperature=0), **steered)
-  assert tiny.texts(out, tiny.LENGTHS) == greedy(process)
+  assert tiny.texts(out, tiny.LENGTHS) == greedy(masked(following))
 
 
 def test_greedy_texts_without_repetitions():
@@ -183,23 +188,6 @@ def test_greedy_texts_that_depend_on_all_tokens(penalty, process):
   expected = greedy(process)
   assert tiny.texts(out, tiny.LENGTHS) == expected
   assert expected != greedy(lambda prompt, text, logits: logits)
-
-
-def distribution_of_texts(table, process):
-  """`[V] * LENGTH`, the processed distribution after token 0."""
-  probs = np.zeros((V,) * LENGTH)
-
-  def extend(text, chance):
-    if len(text) == LENGTH:
-      probs[tuple(text)] = chance
-      return
-    logits = np.log(table[text[-1] if text else 0])
-    row = np.exp(process([0], text, logits))
-    for token in np.flatnonzero(row):
-      extend([*text, int(token)], chance * row[token] / row.sum())
-
-  extend([], 1.0)
-  return probs
 
 
 @pytest.mark.long

@@ -57,11 +57,8 @@ CHUNK = 4
 def small_models(head=None):
   """A target, and a draft model that is like it; or a head of that name."""
   target = tiny.random_model(small_heads.TARGET)
-  lm, draft = target.lm, tiny.noisy(target, 0.3)
-  if head:
-    lm, draft = small_heads.target(head), small_heads.head(head)
-  return {"target": lm, "target_params": target.params, "draft": draft[0],
-          "draft_params": draft[1]}
+  return small_heads.models(head) if head else tiny.arguments(
+      tiny.Models(target, tiny.noisy(target, 0.3)))
 
 
 @pytest.mark.cases(1)

@@ -10,8 +10,8 @@ import decoding_jax as dj
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.verifiers import conditional_transport, traversal
-from decoding_jax.testing import exactness
-from support import enumerated_trees, helpers
+from decoding_jax.testing import enumeration, exactness
+from support import helpers
 
 V, ROWS, LENGTH = 4, 50_000, 4
 # Peaked, the drafter a little less.
@@ -19,25 +19,25 @@ PEAKED = np.tile([0.8, 0.1, 0.06, 0.04], (4, 1)), np.tile(
     [0.6, 0.2, 0.1, 0.1], (4, 1))
 
 
-def joint_distribution(target, draft, children,
-                       draws=enumerated_trees.greedy_and_sample):
-  return enumerated_trees.joint_distribution(
-      enumerated_trees.by_transport(children), target, draft, children, draws)
+def one_drawn(draft, count=2):
+  """Trees of greedy children of the root, and a sample."""
+  return enumeration.fixed_trees(draft, ((count,),), dj.Draws.ONE_SAMPLED)
 
 
 def test_control_children_that_are_all_drawn():
   target, draft = exactness.random_tables(3)
-  probs, _ = joint_distribution(target, draft, ((2,),),
-                                enumerated_trees.without_replacement)
-  assert np.abs(probs.sum(axis=1) - target[0]).max() > 1e-3
+  assert enumeration.error(conditional_transport.verifier(),
+                           enumeration.fixed_trees(draft, ((2,),)),
+                           target) > 1e-3
 
 
 def test_peaked_distributions_accept_more_than_by_traversal():
   """By the paper most is gained there."""
   target, draft = PEAKED
-  _, result = joint_distribution(target, draft, ((2,),))
-  _, rival = enumerated_trees.joint_distribution(
-      traversal.of_tree, target, draft, ((2,),))
+  _, result = enumeration.joint_distribution(
+      conditional_transport.verifier(), one_drawn(draft), target)
+  _, rival = enumeration.joint_distribution(
+      traversal.of_tree, enumeration.fixed_trees(draft, ((2,),)), target)
   # What is most probable, and of the rest the lesser of both.
   rest = draft[0, 1:] / draft[0, 1:].sum()
   np.testing.assert_allclose(result, 1 + target[0, 0] + np.minimum(
@@ -84,24 +84,16 @@ def test_greedy_drafts():
 @pytest.mark.parametrize("zeros", [(0, 0), (2, 1), (0, 2)])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_by_node_emits_the_target_distribution(zeros, count):
-  target, draft = (x[0] for x in exactness.random_tables(4, *zeros))
-  rule = conditional_transport.by_node().rule
-  probs, some = 0, 0
-  draws = list(enumerated_trees.greedy_and_sample(draft, count))
-  for tokens, valid, chance in draws:
-    chances, rests = helpers.acceptance(rule, target, draft, np.array([tokens]),
-                                        np.array([valid]))
-    reach = chance
-    for token, hit in zip(tokens, chances[0]):
-      probs = probs + reach * hit * np.eye(4)[token]
-      some += reach * hit
-      reach *= 1 - hit
-    probs = probs + reach * rests[0]
-  np.testing.assert_allclose(probs, target, atol=1e-12)
-  bound = helpers.acceptance_bound(target, lambda chosen: sum(
-      chance for tokens, valid, chance in draws
-      if {*np.array(tokens)[list(valid)].tolist()} <= {*chosen}))
-  np.testing.assert_allclose(some, bound, atol=1e-12)
+  target, draft = exactness.random_tables(4, *zeros)
+  trees, verifier = one_drawn(draft, count), conditional_transport.by_node()
+  assert enumeration.error(verifier, trees, target) < 1e-12
+  _, tokens = enumeration.joint_distribution(verifier, trees, target)
+  bound = helpers.acceptance_bound(target[0], lambda chosen: sum(
+      chance for tokens, valid, chance in zip(*(
+          x[..., 1:] for x in (trees.tree.tokens, trees.tree.valid)),
+                                              trees.probs)
+      if {*tokens[valid].tolist()} <= {*chosen}))
+  np.testing.assert_allclose(tokens - 1, bound, atol=1e-12)
 
 
 def peeking(expander):

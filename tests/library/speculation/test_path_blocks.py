@@ -9,7 +9,7 @@ import pytest
 
 from decoding_jax.speculation.verifiers import path_blocks, traversal
 from decoding_jax.testing import enumeration, exactness
-from support import enumerated_trees, helpers
+from support import helpers
 
 CHOICES = {"greedy": path_blocks.greedy, "sequential": path_blocks.sequential,
            "transport": path_blocks.transport}
@@ -74,8 +74,8 @@ def test_paths_accept_more_than_one_path_which_is_block_verification():
   expected = lambda choose, expansion: enumeration.joint_distribution(
       path_blocks.verifier(choose), enumeration.merged_paths(draft, expansion),
       target)[1]
-  _, block = enumerated_trees.joint_distribution(
-      traversal.of_tree, target, draft, ((1,), (1,)))
+  _, block = enumeration.joint_distribution(
+      traversal.of_tree, enumeration.fixed_trees(draft, ((1,), (1,))), target)
   for choose in (path_blocks.greedy, path_blocks.sequential):
     np.testing.assert_allclose(expected(choose, (1, 1)), block, rtol=1e-9)
     assert expected(choose, (2, 1)) > block + 0.01

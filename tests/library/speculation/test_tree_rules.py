@@ -19,6 +19,7 @@ DEEP, UNEVEN = ((2,), (2, 0), (1, 2)), ((3,), (2, 0, 1))
 # level after level; beside those of test_enumeration.
 TREES = [
     (rule, draws, *tree) for rule, draws, trees in (
+        ("recursive", Draws.WITHOUT_REPLACEMENT, ((2, (0, 0), DEEP),)),
         ("traversal", Draws.WITHOUT_REPLACEMENT, (
             (3, (0, 0), PAIRS), (4, (1, 2), ((3,),)), (3, (0, 0), CHAIN),
             (3, (0, 0), ((2,), (1, 1))), (2, (0, 0), DEEP))),
@@ -40,7 +41,7 @@ def test_joint_distribution_of_a_call(rule, draws, size, zeros, children):
   assert enumeration.error(verifier, trees, target) < 1e-12
 
 
-@pytest.mark.parametrize("rule", ["traversal", "layer"])
+@pytest.mark.parametrize("rule", ["recursive", "traversal", "layer"])
 def test_control_children_in_another_order(rule):
   """Siblings drawn in one order, and tested in that of their ids."""
   target, draft = exactness.random_tables(V)
@@ -87,7 +88,8 @@ def test_equal_distributions_accept_a_leaf(method, length):
   np.testing.assert_array_equal(stats.target_calls, 1)
 
 
-@each([methods.rsd_s(2, 3, "layer"), methods.sequoia(UNEVEN, "conditional_ot"),
+@each([methods.rsd_s(2, 3, "layer"), methods.sequoia(UNEVEN),
+       methods.sequoia(UNEVEN, "conditional_ot"),
        methods.specinfer(expansion=(3, 1), verification="global_resolution")])
 def test_joint_distribution_of_texts(method):
   """Of what is in no `EXAMPLES`."""

@@ -10,15 +10,17 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
-from decoding_jax.testing import exactness
-from decoding_jax.types import Pair
-from support import helpers
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.testing import enumeration, exactness
+from decoding_jax.types import Draws, Pair
 
 TOLERANCE = 1e-12
+# And what draws the children.
 RULES = {
-    "without replacement": (verifiers.recursive(False).rule, False),
-    "with replacement": (verifiers.recursive(True).rule, True),
-    "k_seq": (verifiers.k_seq().rule, True),
+    "without replacement": (verifiers.recursive(False),
+                            Draws.WITHOUT_REPLACEMENT),
+    "with replacement": (verifiers.recursive(True), Draws.WITH_REPLACEMENT),
+    "k_seq": (verifiers.k_seq(), Draws.WITH_REPLACEMENT),
 }
 
 
@@ -29,10 +31,14 @@ def distributions(vocab_size, zeros):
           exactness.random_probs(rng, vocab_size, zeros))
 
 
-def enumerate_distribution(name, target, draft, size):
-  rule, replacement = RULES[name]
-  draws = list(helpers.ordered_draws(draft, size, replacement))
-  return helpers.enumerate_rule(rule, target, draft, draws, size)
+def enumerate_distribution(name, target, draft, size, draws=None):
+  """The distribution `[V]` of a token, and the probability of any child."""
+  verifier, own = RULES[name]
+  target, draft = (np.tile(x, (len(x), 1)) for x in (target, draft))
+  probs, tokens = enumeration.joint_distribution(
+      verifier, enumeration.fixed_trees(draft, ((size,),), draws or own),
+      target)
+  return probs.sum(axis=1), tokens - 1
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -80,21 +86,14 @@ def test_k_seq_division_solves_its_equation():
   assert 1 - (1 - beta)**3 <= rho * beta
 
 
-@pytest.mark.parametrize("verified, drawn", [
-    # Sorted siblings, the most probable ones, and the wrong replacement.
-    ("without replacement", lambda draft: [
-        (tuple(sorted(x)), p)
-        for x, p in helpers.ordered_draws(draft, 2, False)]),
-    ("without replacement", lambda draft: [
-        (tuple(np.argsort(-draft)[:2].tolist()), 1.0)]),
-    *((verified, lambda draft, again=again: list(helpers.ordered_draws(
-        draft, 2, again))) for verified, again in (
-            ("without replacement", True), ("with replacement", False),
-            ("k_seq", False)))])
-def test_control_other_draws_change_the_distribution(verified, drawn):
+@pytest.mark.parametrize("verified, draws", [
+    ("without replacement", Draws.ARBITRARY),
+    ("without replacement", Draws.WITH_REPLACEMENT),
+    ("with replacement", Draws.WITHOUT_REPLACEMENT),
+    ("k_seq", Draws.WITHOUT_REPLACEMENT)])
+def test_control_other_draws_change_the_distribution(verified, draws):
   target, draft = distributions(4, 0)
-  probs, _ = helpers.enumerate_rule(RULES[verified][0], target, draft,
-                                    drawn(draft), 2)
+  probs, _ = enumerate_distribution(verified, target, draft, 2, draws)
   assert np.abs(probs - target).max() > 1e-3
 
 
@@ -118,8 +117,8 @@ def test_rejected_sibling_has_no_residual():
 @pytest.mark.parametrize("name", RULES)
 def test_residual_without_mass_keeps_the_distribution(name):
   probs = jnp.array([0.25, 0.75])
-  _, rest = RULES[name][0](jnp.ones(2), probs, probs, jnp.array([0, 1]),
-                           jnp.array([False, False]))
+  _, rest = RULES[name][0].rule(jnp.ones(2), probs, probs, jnp.array([0, 1]),
+                                jnp.array([False, False]))
   np.testing.assert_array_equal(rest, probs)
 
 
@@ -213,34 +212,29 @@ CHILDREN = [((1,), (True,)), ((0, 2), (True, True)), ((3, 3, 1), (True,) * 3),
             ((1, 2), (False, False))]
 
 
-def sampled_and_matched(rule, target, tokens, valid):
-  """Enumerates what a rule emits at one node with these children."""
-  chances, rests = helpers.acceptance(
-      lambda u, t, d, *rest: rule(u, t, None, *rest), target, target,
-      np.array([tokens]), np.array([valid]))
-  probs, reach = np.zeros(len(target)), 1.0
-  for token, chance in zip(tokens, chances[0]):
-    probs[token] += reach * chance
-    reach *= 1 - chance
-  return probs + reach * rests[0]
+def error_at_a_node(verifier, target, tokens, valid):
+  """What is wrong with these children of the root, of a flat drafter."""
+  children = ((len(tokens),),)
+  layout, size = tree_lib.static_layout(children), len(target)
+  return enumeration.error(verifier, enumeration.Trees(
+      layout, enumeration.as_tree(
+          np.full((size, size), 1 / size), layout, np.array([[0, *tokens]]),
+          enumeration.parents_of(children)[None], np.array([[True, *valid]])),
+      np.ones(1)), np.tile(target, (size, 1)))
 
 
 @pytest.mark.parametrize("tokens, valid", CHILDREN)
 @pytest.mark.parametrize("zeros", [0, 2])
 def test_sample_and_match_takes_any_children(tokens, valid, zeros):
   target, _ = distributions(4, zeros)
-  probs = sampled_and_matched(verifiers.sample_and_match().rule, target, tokens,
-                              valid)
-  np.testing.assert_allclose(probs, target, atol=TOLERANCE, rtol=0)
+  assert error_at_a_node(verifiers.sample_and_match(), target, tokens,
+                         valid) < TOLERANCE
 
 
 def test_control_recursive_rejection_needs_samples():
   """Children that nobody has drawn, taken for samples of a flat drafter."""
-  target, _ = distributions(4, 0)
-  rule = lambda u, t, d, *rest: verifiers.recursive(False).rule(
-      u, t, jnp.full_like(t, 0.25), *rest)
-  probs = sampled_and_matched(rule, target, (0, 2), (True, True))
-  assert np.abs(probs - target).max() > 0.05
+  assert error_at_a_node(verifiers.recursive(False), distributions(4, 0)[0],
+                         (0, 2), (True, True)) > 0.01
 
 
 def test_sample_and_match_of_a_certain_token():

@@ -74,9 +74,10 @@ def test_every_rule_and_way_to_draw(rule, draws, zeros):
         log_probs=trees.tree.log_probs[..., ::-1]))) > 1e-3
 
 
-@pytest.mark.parametrize("rule", ["recursive", "traversal", "layer"])
-def test_a_stochastic_beam(rule):
-  target, draft = exactness.random_tables(3)
+@pytest.mark.parametrize("rule, zeros", [
+    ("recursive", 0), ("recursive", 1), ("traversal", 0), ("layer", 0)])
+def test_a_stochastic_beam(rule, zeros):
+  target, draft = exactness.random_tables(3, zeros, zeros)
   trees = enumeration.beams(draft, 2, 2)
   assert enumeration.error(verifier(rule, Draws.WITHOUT_REPLACEMENT), trees,
                            target) < TOLERANCE

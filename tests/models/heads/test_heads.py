@@ -16,21 +16,13 @@ from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
 from models.heads import block, chimera, clover, eagle, hydra
 from models.transformer import quantization
-from support import head_states, helpers, small_heads
+from support import head_states, helpers
 from support import tiny_models as tiny
-from support.small_heads import HEADS, LAYER, TARGET
+from support.small_heads import HEADS, LAYER, models, TARGET
 
-_ROWS, _LENGTH = 8000, 4
+_LENGTH = 4
 # What may follow in each of two states, and the state after it.
 _FOLLOWING = np.array([[1, 0, -1, 1], [-1, 0, 1, 1]])
-
-
-def models(name):
-  """A target that keeps features, and a head of random parameters."""
-  head, params = small_heads.head(name)
-  return {"target": small_heads.target(name),
-          "target_params": tiny.random_model(TARGET).params,
-          "draft": head, "draft_params": params}
 
 
 def in_8_bits(name):
@@ -47,29 +39,19 @@ def in_8_bits(name):
 
 
 @functools.lru_cache(maxsize=None)
-def joint(constrained=False):
-  """`[V] * L`, the target's distribution of what follows the prompt."""
-  target, params = tiny.random_model(TARGET)
+def constrained_joint():
+  """`[V] * L`, the constrained target's distribution of what follows."""
   texts = np.array([(1, 2, *x) for x in itertools.product(
       range(4), repeat=_LENGTH)], np.int32)
-  logits = np.array(transformer.causal_logits(target, params, texts),
-                    np.float64)[:, 1:-1]
+  logits = np.array(transformer.causal_logits(
+      *tiny.random_model(TARGET), texts), np.float64)[:, 1:-1]
   states = np.zeros(len(texts), int)
-  for at in range(_LENGTH * constrained):
+  for at in range(_LENGTH):
     logits[:, at][_FOLLOWING[states] < 0] = -np.inf
     states = np.maximum(_FOLLOWING[states, texts[:, 2 + at]], 0)
   probs = jax.nn.log_softmax(logits)
   chosen = np.take_along_axis(np.asarray(probs), texts[:, 2:, None], 2)
   return np.exp(chosen.sum((1, 2))).reshape((4,) * _LENGTH)
-
-
-def p_value(method, given, constrained=False):
-  prompts = np.tile([[1, 2]], (_ROWS, 1))
-  out = dj.generate(jax.random.key(1), prompts, np.full(_ROWS, 2),
-                    method=method, max_new_tokens=_LENGTH, **given)
-  counts = np.zeros((4,) * _LENGTH)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, 2:].T), 1)
-  return exactness.p_value(counts, joint(constrained)), out.stats
 
 
 _METHODS = {
@@ -97,7 +79,7 @@ _FORWARDS = {"eagle1": 3, "eagle3": 3, "mtp": 3, "fspad": 2, "chimera": 3}
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HEADS)
 def test_texts_have_the_distribution_of_the_target(name):
-  result, stats = p_value(_METHODS[name], models(name))
+  result, stats = head_states.fit(_METHODS[name], models(name))
   assert result >= exactness.MIN_P_VALUE
   # Of some use: more than a token a call.
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
@@ -118,10 +100,12 @@ def constrained(given):
 def test_a_head_on_the_hidden_states_of_a_processed_target(name):
   """Control: the distribution of the target alone is another one."""
   given = constrained(models(name))
-  result, stats = p_value(_METHODS[name], given, constrained=True)
+  result, stats = head_states.fit(_METHODS[name], given,
+                                  constrained_joint())
   assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
-  assert p_value(_METHODS[name], given)[0] < helpers.MAX_P_VALUE_OF_CONTROL
+  assert head_states.fit(_METHODS[name], given)[0] < (
+      helpers.MAX_P_VALUE_OF_CONTROL)
 
 
 def test_each_feature_of_a_cache_is_that_of_its_owner():
@@ -148,7 +132,7 @@ def test_texts_drafted_by_8_bits_have_it_too(name):
   given = in_8_bits(name)
   narrow = [x.dtype == jnp.int8 for x in jax.tree.leaves(given["draft_params"])]
   assert sum(narrow) >= 4
-  result, stats = p_value(_METHODS[name], given)
+  result, stats = head_states.fit(_METHODS[name], given)
   assert result >= exactness.MIN_P_VALUE
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
 
@@ -157,7 +141,8 @@ def test_control_most_probable_children_taken_for_samples():
   drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(
       draws=dj.Draws.WITHOUT_REPLACEMENT)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
-  result, _ = p_value(dj.Method("wrong", pair, None), models("dspark"))
+  result, _ = head_states.fit(dj.Method("wrong", pair, None),
+                              models("dspark"))
   assert result < exactness.MIN_P_VALUE
 
 

@@ -11,8 +11,6 @@ from support import published_configs as published
 from support import tiny_models as tiny
 from support.tiny_families import CONFIGS, llamas
 
-PUBLISHED = {name: fields for name, fields in vars(published).items()
-             if isinstance(fields, dict) and "model_type" in fields}
 TINY_GEMMA = dataclasses.replace(tiny.GEMMA, attention_softcap=0.0)
 # Of as many positions as its texts may have by this scaling.
 _YARN = {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_low_turns": 1.0,
@@ -83,17 +81,17 @@ _WRITTEN_AS = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text",
 _SHORTENED = ("deepseek_v32",)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", published.ALL)
 def test_published_there_and_back(tmp_path, name):
-  config = published.read(tmp_path, PUBLISHED[name])
-  family = PUBLISHED[name]["model_type"]
+  config = published.read(tmp_path, published.ALL[name])
+  family = published.ALL[name]["model_type"]
   assert config.family == _WRITTEN_AS.get(family, family)
   if family not in _SHORTENED:
     assert back(tmp_path, config) == config
 
 
 def test_every_family_has_a_published_config_and_a_tensor_table():
-  families = {fields["model_type"] for fields in PUBLISHED.values()}
+  families = {fields["model_type"] for fields in published.ALL.values()}
   assert families == set(hf_config.ARCHITECTURES)
   # Those with images are read as models of text, masked ones as the causal
   # ones that they came from.

@@ -17,18 +17,10 @@ from models.huggingface import config_fields, convert, tensor_files
 from support import published_configs as published
 from support import tiny_models as tiny
 
-FAMILIES = {
-    name: fields for name, fields in vars(published).items()
-    if isinstance(fields, dict) and "model_type" in fields}
 _DEEP = json.loads("[" * 60 + "]" * 60)
 VALUES = [None, [], ["a"], {}, {"a": [1]}, "text", "", True, -1, 0, 2.5, 31,
           10**7, 10**12, 10**400, -10**30, 1e300, float("inf"), float("nan"),
           _DEEP, "x" * 5000, [None] * 3, [[]], {"factor": {}}]
-
-
-def read(folder, fields):
-  (folder / hf_config.FILE).write_text(json.dumps(fields))
-  return hf_config.read(folder)
 
 
 def places(fields):
@@ -49,14 +41,14 @@ def changed(fields, path, value):
 
 
 @pytest.mark.cases(4)
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", sorted(published.ALL))
 def test_every_field_of_every_wrong_kind(tmp_path, name):
-  fields = FAMILIES[name]
+  fields = published.ALL[name]
   refused = 0
   for path in places(fields):
     for value in VALUES:
       try:
-        config = read(tmp_path, changed(fields, path, value))
+        config = published.read(tmp_path, changed(fields, path, value))
       except ValueError as e:
         refused += 1
         assert str(tmp_path / hf_config.FILE) in str(e), (path, value)
@@ -80,7 +72,7 @@ def test_every_field_of_every_wrong_kind(tmp_path, name):
 ])
 def test_numbers_that_make_no_model(tmp_path, fields, message):
   with pytest.raises(ValueError, match=message):
-    read(tmp_path, {**published.LLAMA_3_2, **fields})
+    published.read(tmp_path, {**published.LLAMA_3_2, **fields})
 
 
 @pytest.fixture(name="folder", scope="module")
