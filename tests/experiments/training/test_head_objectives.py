@@ -17,6 +17,8 @@ from models import transformer
 from support import tiny_models as tiny
 
 _TARGET = dataclasses.replace(tiny.LLAMA, num_layers=3)
+_MODEL = tiny.random_model(_TARGET)
+_OWN = _MODEL.params
 _DEPTH, _LENGTH = 3, 13
 
 
@@ -38,9 +40,9 @@ def made(name):
   return head, head_objectives.init(jax.random.key(1), head), tokens
 
 
-def read(chosen, own, tokens):
+def read(chosen, tokens):
   """What the head reads of all tokens but the last."""
-  result = head_objectives.features(chosen, own, jnp.asarray(tokens[:, :-1]))
+  result = head_objectives.features(chosen, _OWN, jnp.asarray(tokens[:, :-1]))
   by_layer = dict(zip(chosen.features, result))
   return tuple(by_layer[i] for i in chosen.kept)
 
@@ -57,11 +59,10 @@ def larger(params):
 def test_predictions_are_those_of_drafts(name):
   chosen, params, tokens = made(name)
   kind, config, params = chosen.kind, chosen.config, larger(params)
-  _, own = tiny.random_model(_TARGET)
-  features = read(chosen, own, tokens)
+  features = read(chosen, tokens)
   predicted, places = jax.jit(lambda params, own, features: kind.predict(
       config, _TARGET, params, own, features, tokens, _DEPTH)[:2])(
-          params, own, features)
+          params, _OWN, features)
   head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
   newest = jnp.asarray(tokens[:, root])
@@ -79,7 +80,7 @@ def test_predictions_are_those_of_drafts(name):
         _TARGET.vocab_size, sampling.make_warper(
             dj.Sampling(temperature=5.0), 2, _TARGET.vocab_size))[0]
 
-  chains = [chain(params, own, features, following)
+  chains = [chain(params, _OWN, features, following)
             for following in tokens[:, root + 1:root + 4]]
   for level in range(_DEPTH):
     at, = np.flatnonzero(places[level] == root + level)
@@ -95,17 +96,26 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
   Embeddings of the text's own tokens are such a chain.
   """
   chosen, _, tokens = made("ppd")
-  model, own = tiny.random_model(_TARGET)
-  logits = transformer.causal_logits(model, own, jnp.asarray(tokens[:, :-1]))
-  features = read(chosen, own, tokens)
+  logits = transformer.causal_logits(*_MODEL, jnp.asarray(tokens[:, :-1]))
+  features = read(chosen, tokens)
   anchor = 4
-  params = {"prompts": own["embedding"][tokens[0, anchor + 1:][:_DEPTH]]}
-  result, places = chosen.kind.predict(chosen.config, _TARGET, params, own,
+  params = {"prompts": _OWN["embedding"][tokens[0, anchor + 1:][:_DEPTH]]}
+  result, places = chosen.kind.predict(chosen.config, _TARGET, params, _OWN,
                                        features, tokens, _DEPTH)
   at, = np.flatnonzero(places[0] == anchor + 1)
   for level in range(_DEPTH):
     np.testing.assert_allclose(result[0, level, at],
                                logits[0, places[level, at]], atol=1e-4)
+
+
+def check_learns(head, params, batch, of_levels):
+  """Asserts that a step along the slope makes the loss smaller."""
+  loss = head_objectives.objective(head, of_levels)
+  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, _OWN)
+  assert 0 < before < np.inf
+  step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
+      sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
+  assert jax.jit(loss)(step, batch, _OWN) < before
 
 
 @pytest.mark.cases(2)
@@ -114,14 +124,9 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
                                   "clover", "chimera", "ppd"])
 def test_a_head_learns(name):
   head, params, tokens = made(name)
-  _, own = tiny.random_model(_TARGET)
-  loss = head_objectives.objective(head, losses.forward_kl)
   batch = batches.whole(tokens)
-  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
-  step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
-      sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
-  assert np.isfinite(before) and jax.jit(loss)(step, batch, own) < before
-  metrics = head_objectives.evaluator(head)(params, batch, own)
+  check_learns(head, params, batch, losses.forward_kl)
+  metrics = head_objectives.evaluator(head)(params, batch, _OWN)
   assert 0 < metrics["overlap"] < 1
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
 
@@ -131,11 +136,10 @@ def test_a_head_learns(name):
 def test_a_loss_of_paths(name):
   """Each entry is of one path of the text at all levels, and a head learns."""
   head, params, tokens = made(name)
-  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
-  result, _ = head_objectives._levels(head, params, batch, own, False, True)
+  result, _ = head_objectives._levels(head, params, batch, _OWN, False, True)
   student, places, *_ = head.kind.predict(
-      head.config, _TARGET, params, own, read(head, own, tokens), tokens,
+      head.config, _TARGET, params, _OWN, read(head, tokens), tokens,
       _DEPTH)
   root = 4
   n, = np.flatnonzero(places[0] == root)
@@ -145,22 +149,16 @@ def test_a_loss_of_paths(name):
     np.testing.assert_array_equal(following[:, n], tokens[:, root + level + 1])
     assert np.all(weights[:, n] == 1)
     assert np.all(weights[:, places[0] + level >= _LENGTH] == 0)
-  loss = head_objectives.objective(head, losses.block_verification)
-  before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
-  assert 0 < before
-  step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
-      sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
-  assert jax.jit(loss)(step, batch, own) < before
+  check_learns(head, params, batch, losses.block_verification)
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra", "chimera", "eagle3"])
 def test_output_layers_begin_as_the_target_s(name):
   chosen, _, _ = made(name)
-  _, own = tiny.random_model(_TARGET)
   random_, begun = (
       jax.tree_util.tree_leaves_with_path(head_objectives.init(
-          jax.random.key(1), chosen, params)) for params in (None, own))
-  rows = own["embedding" if _TARGET.tie_embeddings else "head"]
+          jax.random.key(1), chosen, params)) for params in (None, _OWN))
+  rows = _OWN["embedding" if _TARGET.tie_embeddings else "head"]
   outputs = 0
   for (path, x), (_, y) in zip(random_, begun):
     if x.shape[0] == _TARGET.vocab_size and x.ndim > 1:
@@ -181,9 +179,8 @@ def test_a_draft_vocabulary(name):
   head = head_objectives.choose(name, _TARGET, _DEPTH, tokens_)
   params = head_objectives.init(jax.random.key(1), head)
   assert not set(params) & {"tokens", "output"}
-  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(made(name)[2])
-  levels = {whole: head_objectives._levels(head, params, batch, own, whole)[0]
+  levels = {whole: head_objectives._levels(head, params, batch, _OWN, whole)[0]
             for whole in (False, True)}
   for few, all_ in zip(*(levels[x] for x in (False, True))):
     for i in range(2):
@@ -191,8 +188,8 @@ def test_a_draft_vocabulary(name):
     others = np.setdiff1d(np.arange(_TARGET.vocab_size), tokens_)
     assert np.all(np.isneginf(all_[1][..., others]))
   loss = jax.jit(head_objectives.objective(head, losses.forward_kl))
-  assert np.isfinite(loss(params, batch, own))
-  overlap = float(head_objectives.evaluator(head)(params, batch, own)[
+  assert np.isfinite(loss(params, batch, _OWN))
+  overlap = float(head_objectives.evaluator(head)(params, batch, _OWN)[
       "overlap"])
   teacher, student, weights, _ = levels[True][0]
   shared = np.minimum(jax.nn.softmax(teacher), jax.nn.softmax(student)).sum(-1)
@@ -212,15 +209,14 @@ def test_sizes_of_a_block_head():
 
 def test_features_of_a_batch_are_used():
   head, params, tokens = made("eagle3")
-  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
   loss = jax.jit(head_objectives.objective(head, losses.forward_kl))
-  kept = head_objectives.features(head, own, jnp.asarray(tokens[:, :-1]))
-  expected = loss(params, batch, own)
-  np.testing.assert_allclose(loss(params, batch._replace(features=kept), own),
+  kept = head_objectives.features(head, _OWN, jnp.asarray(tokens[:, :-1]))
+  expected = loss(params, batch, _OWN)
+  np.testing.assert_allclose(loss(params, batch._replace(features=kept), _OWN),
                              expected, rtol=1e-6)
   others = tuple(-x for x in kept)
-  assert abs(loss(params, batch._replace(features=others), own)
+  assert abs(loss(params, batch._replace(features=others), _OWN)
              - expected) > 1e-3
 
 
@@ -232,17 +228,16 @@ def test_heads_that_draft_all_tokens(name):
 
 def test_features_are_compared_with_those_of_the_target():
   head, params, tokens = made("fspad")
-  _, own = tiny.random_model(_TARGET)
   batch = batches.whole(tokens)
   whole, plain = (head_objectives.objective(x, losses.forward_kl)(
-      params, batch, own) for x in (head, head._replace(
+      params, batch, _OWN) for x in (head, head._replace(
           kind=head.kind._replace(feature_weight=0))))
-  features = read(head, own, tokens)
-  scale = own["norm"]["scale"]
+  features = read(head, tokens)
+  scale = _OWN["norm"]["scale"]
   x = np.asarray(features[0], np.float64)
   hidden = x / np.sqrt((x * x).mean(-1, keepdims=True) + _TARGET.norm_eps) * (
       scale[None, None])
-  *_, actual = head.kind.predict(head.config, _TARGET, params, own, features,
+  *_, actual = head.kind.predict(head.config, _TARGET, params, _OWN, features,
                                  tokens, _DEPTH)
   expected = []
   for level in range(_DEPTH):

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax.speculation.verifiers import traversal
+from decoding_jax.testing import enumeration
 from experiments.training import losses
 
 
@@ -102,35 +104,11 @@ _LEVELS, _TOKENS = 3, 3
 
 
 def _chains():
-  """All chains of three tokens, and both models' logits along each."""
-  rng = np.random.default_rng(1)
+  """All chains of three tokens after token 0, logits along each, and tables."""
+  tables = 1.5 * np.random.default_rng(1).normal(size=(2, _TOKENS, _TOKENS))
   paths = np.array(list(itertools.product(range(_TOKENS), repeat=_LEVELS)))
-  made = []
-  for _ in range(2):
-    tables = {path: 1.5 * rng.normal(size=_TOKENS) for i in range(_LEVELS)
-              for path in itertools.product(range(_TOKENS), repeat=i)}
-    made.append(np.array([[tables[tuple(path[:i])] for i in range(_LEVELS)]
-                          for path in paths]))
-  return paths, *made
-
-
-def _accepted(target, draft, path):
-  """Mean length that block verification keeps of a drafted chain.
-
-  Its loop, Sun et al. (arXiv 2403.10444), algorithm 2: the last token that is
-  accepted counts, and those before it are kept.
-  """
-  p, rejected, mean = 1.0, [], 0.0
-  for i, token in enumerate(path):
-    p = min(1.0, p * target[i, token] / draft[i, token])
-    h = p
-    if i + 1 < len(path):
-      more = np.maximum(p * target[i + 1] - draft[i + 1], 0).sum()
-      h = more / (more + 1 - p)
-    rejected.append(1 - h)
-  for i in range(len(path)):
-    mean += 1 - np.prod(rejected[i:])
-  return mean
+  before = np.pad(paths, ((0, 0), (1, 0)))[:, :-1]
+  return paths, *tables[:, before], _distributions(tables)
 
 
 def _along(distributions, path):
@@ -138,14 +116,15 @@ def _along(distributions, path):
 
 
 def test_block_verification():
-  """What the loop accepts of the draft's chains, from the target's texts.
+  """What it accepts of the draft's chains, from the target's texts.
 
   That of tokens one by one differs by more than a hundred times the tolerance.
   """
-  paths, teacher, student = _chains()
+  paths, teacher, student, tables = _chains()
   target, draft = _distributions(np.stack([teacher, student]))
-  expected = sum(_along(d, path) * _accepted(t, d, path)
-                 for t, d, path in zip(target, draft, paths))
+  expected = enumeration.joint_distribution(
+      traversal.of_chain, enumeration.fixed_trees(
+          tables[1], ((1,),) * _LEVELS), tables[0])[1] - 1
   of_target = np.array([_along(t, path) for t, path in zip(target, paths)])
   one_by_one = sum(
       _along(d, path) * np.cumprod(np.minimum(
@@ -174,7 +153,7 @@ def test_block_verification():
 
 def test_block_verification_stops_where_a_text_ends():
   """Levels after one without weight count nothing, whatever their own is."""
-  paths, teacher, student = _chains()
+  paths, teacher, student, _ = _chains()
   chains = [np.moveaxis(x, 0, 1)[None] for x in (teacher, student)]
   weights = np.ones((1, _LEVELS, len(paths)))
   weights[:, 1, 5:] = 0
