@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 
+from absl import flags
 import jax
 import pytest
 
@@ -15,8 +16,7 @@ from decoding_jax import programs
 import decoding_jax as dj
 from experiments.app import preemption
 from experiments.data import python_corpus
-from models import checkpoints
-from models import transformer
+from models import checkpoints, transformer
 from models.text import tokenizers
 from support import tiny_models as tiny
 
@@ -143,6 +143,14 @@ def few_mappings():
     jax.clear_caches()
     gc.collect()
   gc.freeze()
+
+
+@pytest.fixture
+def parsed_flags():
+  """Flags have their defaults, for the time of a test."""
+  flags.FLAGS.mark_as_parsed()
+  yield
+  flags.FLAGS.unparse_flags()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 
-from absl import flags
 from absl.testing import flagsaver
 import pytest
 
@@ -78,7 +77,7 @@ def test_no_draft_model_is_asked_for(python, folders, tmp_path):
   assert got.output.startswith("suffix(4x2, ") and ": 3 texts, " in got.output
 
 
-@pytest.mark.usefixtures("listening")
+@pytest.mark.usefixtures("listening", "parsed_flags")
 @pytest.mark.parametrize("several", [False, True])
 def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
   """SIGTERM comes while the first of two is decoded, to one process or more."""
@@ -102,16 +101,15 @@ def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
     pair = mesh.with_params(pair, mesh_shapes.make((1, 1)))
     monkeypatch.setattr(multihost, "stop_together", stop_together)
   path = tmp_path / "results.jsonl"
-  flags.FLAGS.mark_as_parsed()
   with flagsaver.flagsaver(batch=2, max_new_tokens=4), (
       pytest.raises(preemption.Stopped)):
     complete.complete(dj.methods.autoregressive(), pair, [[1, 2]] * 4, 9, 2,
                       path)
-  flags.FLAGS.unparse_flags()
   assert [json.loads(line)["prompt"]
           for line in path.read_text().splitlines()] == [0, 1]
 
 
+@pytest.mark.usefixtures("parsed_flags")
 def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
   """From padded prompts; a later start goes on with what was chosen."""
   seen = []
@@ -122,12 +120,10 @@ def test_auto_chooses_once_for_the_rows_of_a_batch(tmp_path, monkeypatch):
     return auto_method.Choice(None, "rsd_c((2, 1))", "why")
 
   monkeypatch.setattr(auto_method, "choose", choose)
-  flags.FLAGS.mark_as_parsed()
   with flagsaver.flagsaver(batch=3, max_new_tokens=4, workdir=str(tmp_path)):
     spec = complete._chosen(None, [[1, 2], [3]])
     assert seen == [([[1, 2], [3, 0]], [2, 1], 4, 3)]
     results_store.save(tmp_path / complete._CHOSEN, spec)
     again = complete._chosen(None, [[1, 2], [3]])
     assert complete._chosen(None, []) == again and len(seen) == 1
-  flags.FLAGS.unparse_flags()
   assert method_specs.read(again).name == method_specs.read(spec).name

@@ -7,7 +7,6 @@ Face hub, with the files that the published ones have.
 import functools
 import json
 
-from absl import flags
 import huggingface_hub
 import jax
 import numpy as np
@@ -89,14 +88,14 @@ class _WeightsRead(Exception):
 
 
 @pytest.fixture(name="start")
-def _start(cache, tmp_path, monkeypatch):
+def _start(cache, tmp_path, monkeypatch, parsed_flags):
   """Starts a run, and returns its pair, methods and examples."""
   monkeypatch.setattr(
       huggingface_hub, "snapshot_download", functools.partial(
           huggingface_hub.snapshot_download, cache_dir=cache,
           local_files_only=True))
+  del parsed_flags
   hub.folder.cache_clear()
-  flags.FLAGS.mark_as_parsed()
 
   def measure(config, pair, methods, examples, path):
     del config, path
@@ -114,7 +113,6 @@ def _start(cache, tmp_path, monkeypatch):
 
   yield start
   hub.folder.cache_clear()
-  flags.FLAGS.unparse_flags()
 
 
 _PAPER = ("xsum", "wmt18_de_en", "dolly")

@@ -6,8 +6,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.example_methods import (depth, each, EACH, EACH_DRAFTING,
                                      EACH_SAMPLING, whole_trees)
 

@@ -13,8 +13,7 @@ from decoding_jax import loop
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree_decoder
 from models import cacheless, transformer
-from support import helpers, small_heads
-from support import tiny_models as tiny
+from support import helpers, small_heads, tiny_models as tiny
 from support.example_methods import each
 
 M = dj.methods

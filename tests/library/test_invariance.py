@@ -11,8 +11,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.example_methods import each
 
 METHODS = [dj.methods.rsd_s(3, 2), dj.methods.specinfer(2, 2)]

@@ -11,8 +11,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.testing import exactness
 from decoding_jax.types import PAD
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 GREEDY = dj.Sampling(temperature=0)
 TREE = dj.methods.rsd_s(3, 2)

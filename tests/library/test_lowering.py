@@ -23,8 +23,7 @@ from decoding_jax.validation import memory
 from configs import train as configs
 from experiments.app import launch
 from experiments.data import batches
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import model_pair
+from experiments.devices import mesh as mesh_lib, model_pair
 from experiments.training import steps as training_steps
 from models import transformer
 from models.transformer import sharding

@@ -7,8 +7,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import roles
 from decoding_jax.testing import exactness
-from support import helpers, on_roles
-from support import tiny_models as tiny
+from support import helpers, on_roles, tiny_models as tiny
 
 
 @pytest.fixture(name="runs", scope="module")

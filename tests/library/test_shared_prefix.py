@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import cache_growth, prefill
+from decoding_jax.runtime import cache as cache_lib, cache_growth, prefill
 from decoding_jax.testing import exactness
 from models import cacheless, transformer
-from support import helpers, small_heads
-from support import tiny_models as tiny
+from support import helpers, small_heads, tiny_models as tiny
 
 L = 11
 _LONG = functools.partial(dataclasses.replace, max_length=64)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from models.folders import json_files
-from models.huggingface import config as hf_config
-from models.huggingface import tensor_files
+from models.huggingface import config as hf_config, tensor_files
 
 gguf = pytest.importorskip("gguf", reason="needs pip install -e '.[gguf]'")
 

@@ -12,8 +12,7 @@ from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
 from models.heads import mtp
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 
 def models():

@@ -18,18 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import verifiers
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes, model_pair, shared_prefix
-from experiments.devices import start_tables
+from decoding_jax.speculation import tree as tree_lib, verifiers
+from experiments.devices import (
+    mesh as mesh_lib, mesh_shapes, model_pair, shared_prefix, start_tables)
 from models import checkpoints, prompt_lookup, transformer
 from models.heads import block, eagle
 from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import sharding
-from support import on_shards
-from support import tiny_models as tiny
+from support import on_shards, tiny_models as tiny
 
 TARGET = transformer.Config(
     vocab_size=264, dim=16, num_layers=1, num_heads=8, num_kv_heads=8,

@@ -21,8 +21,7 @@ from decoding_jax.testing import exactness
 from models import transformer
 from models.heads import eagle
 from models.transformer import sharding
-from support import helpers, on_shards
-from support import tiny_models as tiny
+from support import helpers, on_shards, tiny_models as tiny
 
 # Key/value heads, and the sizes of "model" that do not divide them; 0 for the
 # one of latent attention.

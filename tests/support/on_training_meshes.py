@@ -20,9 +20,8 @@ import numpy as np
 from configs import train as configs
 from experiments import train
 from experiments.devices import mesh_shapes
-from experiments.training import on_mesh
-from experiments.training import run as training_run
-from experiments.training import steps as training_steps
+from experiments.training import (
+    on_mesh, run as training_run, steps as training_steps)
 from models import checkpoints
 from models.text import tokenizers
 from support import tiny_models as tiny

@@ -13,8 +13,7 @@ from decoding_jax.kernels import random
 from decoding_jax.speculation import expanders
 from models import transformer
 from models.huggingface import heads
-from support import head_reference as reference
-from support import tiny_models as tiny
+from support import head_reference as reference, tiny_models as tiny
 
 TARGET = tiny.LLAMA
 DIM, VOCAB = TARGET.dim, TARGET.vocab_size

@@ -14,8 +14,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.testing import exactness
-from experiments.devices import mesh as mesh_lib
-from experiments.devices import mesh_shapes, model_pair
+from experiments.devices import mesh as mesh_lib, mesh_shapes, model_pair
 from models.transformer import sharding
 from support import helpers, random_methods, random_models
 

@@ -11,8 +11,7 @@ import numpy as np
 import decoding_jax as dj
 from models import prompt_lookup, tabular, transformer
 from models.text import vocab_mapping
-from support import masked_models, small_heads
-from support import tiny_models as tiny
+from support import masked_models, small_heads, tiny_models as tiny
 
 HEADS = tuple(small_heads.HEADS)
 # What drafts, and how often. Of a head the name of its format is the kind.

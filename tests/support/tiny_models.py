@@ -11,8 +11,7 @@ import numpy as np
 from decoding_jax import types
 import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import tree as tree_lib, tree_decoder
 from decoding_jax.testing import exactness
 from models import transformer
 

@@ -3,7 +3,6 @@
 import functools
 import re
 
-from absl import flags
 from absl.testing import flagsaver
 import jax
 import numpy as np
@@ -18,17 +17,11 @@ from models import checkpoints, transformer
 from models.text import batching, chat_template
 from support import helpers, tiny_models as tiny
 
+pytestmark = pytest.mark.usefixtures("parsed_flags")
 NEW = 6
 PLAIN = dj.methods.autoregressive()
 ARGUMENTS = dict(method=PLAIN, max_new_tokens=NEW,
                  sampling=dj.Sampling(temperature=0), eos_id=3)
-
-
-@pytest.fixture(name="parsed", autouse=True)
-def _parsed():
-  flags.FLAGS.mark_as_parsed()
-  yield
-  flags.FLAGS.unparse_flags()
 
 
 def begin(*args):

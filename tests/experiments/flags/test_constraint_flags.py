@@ -2,7 +2,6 @@
 
 import string
 
-from absl import flags
 from absl.testing import flagsaver
 import jax
 import pytest
@@ -14,7 +13,7 @@ from experiments.flags import constraint_flags, grammar_engine
 from models.text import tokenizers
 from support import helpers, tiny_models as tiny
 
-
+pytestmark = pytest.mark.usefixtures("parsed_flags")
 NEW = 8
 
 
@@ -26,9 +25,7 @@ def _applied(folders):
     with flagsaver.as_parsed(**values):
       return constraint_flags.apply(pair, tiny.PROMPTS.shape[1], NEW)
 
-  flags.FLAGS.mark_as_parsed()
-  yield of
-  flags.FLAGS.unparse_flags()
+  return of
 
 
 def completion(pair, new=NEW):

@@ -4,7 +4,6 @@ import functools
 import re
 import types
 
-from absl import flags
 from absl.testing import flagsaver
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from experiments.timing import stopwatch
 from models.text import tokenizers
 from support import helpers, tiny_models as tiny
 
+pytestmark = pytest.mark.usefixtures("parsed_flags")
 METHOD = dj.methods.speculative(2)
 TREES = dj.methods.rsd_s(2, 1)
 TREE_ARGUMENTS = dict(method=TREES, max_new_tokens=8, eos_id=None,
@@ -95,9 +95,7 @@ def test_a_whole_text_is_settled(text):
 
 @pytest.fixture(name="pair")
 def _pair(folders):
-  flags.FLAGS.mark_as_parsed()
-  yield helpers.load_pair(*folders)
-  flags.FLAGS.unparse_flags()
+  return helpers.load_pair(*folders)
 
 
 def decoded(pair, new=12, eos_id=(0,), method=METHOD):
@@ -151,7 +149,6 @@ def test_logits_that_are_nan_are_told(pair, capsys):
   assert capsys.readouterr().out == "x"
 
 
-@pytest.mark.usefixtures("pair")
 def test_methods_whose_text_does_not_grow():
   greedy = dj.Sampling(temperature=0.0)
   for method in dj.methods.beam_search(2), dj.methods.diverse_beam_search(2, 2):
@@ -205,8 +202,7 @@ def test_trees_of_each_step(pair, capsys, tmp_path):
     (dict(tree_svg="/no/such/x.svg"), TREES,
      "--tree_svg=/no/such/x.svg: there is no such folder")],
                          ids=["beams", "pearl", "stream", "folder"])
-def test_what_cannot_be_shown(pair, values, method, message):
-  del pair
+def test_what_cannot_be_shown(values, method, message):
   with flagsaver.as_parsed(**values):
     with pytest.raises(launch.UserError, match=message):
       display_flags.check([method], dj.Sampling())

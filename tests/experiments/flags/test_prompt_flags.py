@@ -4,7 +4,6 @@ import datetime
 import json
 import re
 
-from absl import flags
 from absl.testing import flagsaver
 import pytest
 
@@ -12,6 +11,9 @@ from experiments.app import launch
 from experiments.flags import prompt_flags
 from models.text import chat_template
 from support import helpers
+
+
+pytestmark = pytest.mark.usefixtures("parsed_flags")
 
 
 @pytest.fixture(name="load")
@@ -28,9 +30,7 @@ def _load(tmp_path):
       return [tokenizer.decode(x) for x in prompt_flags.load(
           source, field, tokenizer, tmp_path, now)]
 
-  flags.FLAGS.mark_as_parsed()
-  yield load
-  flags.FLAGS.unparse_flags()
+  return load
 
 
 def test_formats(load):
@@ -108,9 +108,7 @@ def _encode(tmp_path):
     with flagsaver.as_parsed(**values):
       return tokenizer.decode(prompt_flags.encode(prompt, tokenizer, target))
 
-  flags.FLAGS.mark_as_parsed()
-  yield encode
-  flags.FLAGS.unparse_flags()
+  return encode
 
 
 def test_prompts(encode):

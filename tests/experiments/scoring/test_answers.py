@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.data import prompt_tasks
-from experiments.scoring import answers
-from experiments.scoring import text_metrics
+from experiments.scoring import answers, text_metrics
 from configs import tasks
 
 _DATA = pathlib.Path(os.environ.get("DECODING_JAX_DATA", "."))

@@ -11,8 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.search_reference import EOS, fit, ROWS, table, texts
 
 SIZE, NEW, STEPS, BETA, U = 3, 3, 2, 1.5, 0.2

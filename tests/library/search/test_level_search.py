@@ -9,8 +9,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.search import texts as texts_lib
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.search_reference import (V, beams, draw, grown, grown_by_length,
                                       ordered_counts, ROWS, search, table,
                                       texts)

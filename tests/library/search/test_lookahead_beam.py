@@ -5,9 +5,8 @@ import pytest
 
 import decoding_jax as dj
 from library.search.lookahead import test_cdlh as cdlh
-from support import lookahead_reference as reference
-from support import arena_reference
-from support import tiny_models as tiny
+from support import (
+    arena_reference, lookahead_reference as reference, tiny_models as tiny)
 
 
 def deal(row, beams, k, steps, weight):

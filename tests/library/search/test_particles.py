@@ -10,8 +10,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.search import awrs, particles
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.search_reference import beams, draw, EOS, fit, table, texts, V
 
 VALUES = np.random.default_rng(1).normal(size=tiny.STATES).astype(np.float32)

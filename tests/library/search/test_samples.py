@@ -11,8 +11,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.search import texts as texts_lib, votes
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 from support.search_reference import (beams, draw, EOS, fit, LENGTH, ROWS,
                                       search, table, texts)
 

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import beam as beam_lib
+from decoding_jax import beam as beam_lib, types
 from decoding_jax.testing import exactness
-from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.search import relaxed_beams
-from decoding_jax.search import texts as texts_lib
+from decoding_jax.search import relaxed_beams, texts as texts_lib
 from support import tiny_models as tiny
 
 METHOD, BEAMS = dj.methods.at_speed(2, 4, 3), dj.methods.beam_search(2)

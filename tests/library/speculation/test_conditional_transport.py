@@ -7,8 +7,7 @@ import pytest
 
 from decoding_jax import beam
 import decoding_jax as dj
-from decoding_jax.speculation import expanders, verifiers
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import expanders, tree as tree_lib, verifiers
 from decoding_jax.speculation.verifiers import conditional_transport, traversal
 from decoding_jax.testing import enumeration, exactness
 from support import helpers

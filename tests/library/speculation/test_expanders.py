@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from decoding_jax import sampling
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import expanders, tree as tree_lib
 from decoding_jax.testing import exactness
 from decoding_jax.types import NONE, Draws
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 # One of each kind, all of depth 2.
 DRAFTERS = {

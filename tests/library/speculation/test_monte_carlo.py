@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from decoding_jax.kernels import random
-from decoding_jax.speculation import best_first, monte_carlo
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import best_first, monte_carlo, tree as tree_lib
 
 STATES, K = 7, 3
 SCORES = np.random.default_rng(1).gamma(0.5, 1.0, (STATES, K)).astype(

@@ -8,8 +8,7 @@ from decoding_jax import metrics, sampling
 import decoding_jax as dj
 from decoding_jax.speculation import parallel_chain, verifiers
 from decoding_jax.testing import exactness
-from support import helpers, rounds_of_tables
-from support import tiny_models as tiny
+from support import helpers, rounds_of_tables, tiny_models as tiny
 from support.rounds_of_tables import END, NEW, V
 
 DEPTH = 3

@@ -8,8 +8,7 @@ import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.speculation import prepared_chains, rounds, verifiers
 from decoding_jax.testing import exactness
-from support import helpers, on_roles, rounds_of_tables
-from support import tiny_models as tiny
+from support import helpers, on_roles, rounds_of_tables, tiny_models as tiny
 from support.rounds_of_tables import END, NEW, V
 
 DEPTH, GUESSES = 2, 2

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import scoring
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import scoring, tree as tree_lib
 from support import tiny_models as tiny
 
 METHOD = dj.methods.prompt_lookup(2, 2)

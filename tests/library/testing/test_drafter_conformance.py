@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, expanders
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import drafters, expanders, tree as tree_lib
 from decoding_jax.testing import drafter_conformance
 from decoding_jax.types import SAMPLED
 

@@ -13,8 +13,7 @@ from models.folders import resolve
 from models.gguf import blocks
 from models.huggingface import convert
 from models.transformer import rope
-from support import gguf_writer, installed
-from support import tiny_models as tiny
+from support import gguf_writer, installed, tiny_models as tiny
 from support.tiny_families import CONFIGS
 
 gguf = gguf_writer.gguf

@@ -16,8 +16,7 @@ from decoding_jax.testing import drafter_conformance, exactness
 from models import transformer
 from models.heads import block, chimera, clover, eagle, hydra
 from models.transformer import quantization
-from support import head_states, helpers
-from support import tiny_models as tiny
+from support import head_states, helpers, tiny_models as tiny
 from support.small_heads import HEADS, LAYER, models, TARGET
 
 _LENGTH = 4

@@ -12,8 +12,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.testing import exactness
 from models.heads import prompt_tokens
-from support import head_states
-from support import tiny_models as tiny
+from support import head_states, tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
 _PROMPTS = prompt_tokens.Config(3)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from support import published_heads
-from support import tiny_models as tiny
+from support import published_heads, tiny_models as tiny
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,8 @@ import json
 
 import pytest
 
-from models.huggingface import config as hf_config
-from models.huggingface import llama, masked, tensor_names
-from support import published_configs as published
-from support import tiny_models as tiny
+from models.huggingface import config as hf_config, llama, masked, tensor_names
+from support import published_configs as published, tiny_models as tiny
 from support.tiny_families import CONFIGS, llamas
 
 TINY_GEMMA = dataclasses.replace(tiny.GEMMA, attention_softcap=0.0)

@@ -16,8 +16,7 @@ from experiments.devices import model_pair
 from models import checkpoints, transformer
 from models.huggingface import tensor_files
 from models.text import tokenizers
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 torch = pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 transformers = pytest.importorskip(

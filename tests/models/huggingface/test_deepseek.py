@@ -17,10 +17,9 @@ from models import checkpoints, transformer
 from models.heads import mtp
 from models.huggingface import block_scales, heads, tensor_files
 from models.huggingface import config as hf_config
-from support import decoder_reference
-from support import published_configs as published
-from support import published_heads as hf
-from support import tiny_models as tiny
+from support import (
+    decoder_reference, published_configs as published, published_heads as hf,
+    tiny_models as tiny)
 
 TOLERANCE = 1e-4
 PROMPT, NEW = 8, 24

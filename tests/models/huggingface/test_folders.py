@@ -14,8 +14,7 @@ import pytest
 
 from models import checkpoints, transformer
 from models.folders import atomic
-from models.huggingface import config as hf_config
-from models.huggingface import convert, tensor_files
+from models.huggingface import config as hf_config, convert, tensor_files
 from models.text import tokenizers
 from models.transformer import quantization
 from support import tiny_models as tiny

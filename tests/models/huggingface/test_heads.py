@@ -9,8 +9,7 @@ import pytest
 
 from models.heads import block, eagle, mtp, prompt_tokens
 from models.huggingface import heads
-from support import head_reference as reference
-from support import published_heads as hf
+from support import head_reference as reference, published_heads as hf
 
 _TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 

@@ -14,8 +14,7 @@ import pytest
 from models import checkpoints
 from models.huggingface import config as hf_config
 from models.huggingface import config_fields, convert, tensor_files
-from support import published_configs as published
-from support import tiny_models as tiny
+from support import published_configs as published, tiny_models as tiny
 
 _DEEP = json.loads("[" * 60 + "]" * 60)
 VALUES = [None, [], ["a"], {}, {"a": [1]}, "text", "", True, -1, 0, 2.5, 31,

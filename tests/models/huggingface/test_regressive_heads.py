@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from models.huggingface import convert, heads, tensor_files
-from support import head_reference as reference
-from support import published_heads as hf
-from support import regressive_head_reference as regressive
-from support import tiny_models as tiny
+from support import (
+    head_reference as reference, published_heads as hf,
+    regressive_head_reference as regressive, tiny_models as tiny)
 
 _TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 

@@ -15,8 +15,7 @@ from models import heads as registry
 from models.heads import block, hydra
 from models.huggingface import heads
 from models.transformer import quantization
-from support import published_heads as hf
-from support import small_heads
+from support import published_heads as hf, small_heads
 
 _TARGET = hf.TARGET
 # Files of blocks have norms of queries and keys.

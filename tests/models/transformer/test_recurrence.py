@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import cache_growth, prefill
+from decoding_jax.runtime import cache as cache_lib, cache_growth, prefill
 from decoding_jax.testing import conformance, exactness
 from decoding_jax.validation import memory
 from models import cacheless, guided, transformer
 from models.heads import eagle
 from models.heads.parts import formats
 from models.transformer import language_models
-from support import helpers, published_configs
-from support import tiny_models as tiny
+from support import helpers, published_configs, tiny_models as tiny
 
 TARGET = tiny.random_model(tiny.DELTA)
 DRAFT = tiny.noisy(TARGET, 0.1)

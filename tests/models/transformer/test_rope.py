@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from models.transformer import rope
-from support import rope_reference
-from support import tiny_models as tiny
+from support import rope_reference, tiny_models as tiny
 
 # As Qwen2.5 has it for long texts, and as Phi-4 mini has it.
 YARN = dataclasses.replace(

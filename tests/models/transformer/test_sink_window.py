@@ -14,8 +14,7 @@ from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.testing import exactness
 from models import transformer
 from models.transformer import sink_window
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 TARGET = tiny.random_model(dataclasses.replace(tiny.LLAMA, max_length=128))
 CONFIG = dataclasses.replace(tiny.LLAMA, max_length=128)

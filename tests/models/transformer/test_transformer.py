@@ -13,8 +13,7 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.testing import conformance
 from models import transformer
 from models.transformer import layers
-from support import decoder_reference
-from support import tiny_models as tiny
+from support import decoder_reference, tiny_models as tiny
 
 CONFIGS = {"llama": tiny.LLAMA, "gemma": tiny.GEMMA, "opt": tiny.OPT}
 # Untied, tied, biased, one head a group: what the families leave out.

@@ -9,8 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.testing import exactness
-from support import lookahead_reference as reference
-from support import tiny_models as tiny
+from support import lookahead_reference as reference, tiny_models as tiny
 
 generate_lib = importlib.import_module("decoding_jax.generate")
 

@@ -8,8 +8,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.search.lookahead import entropy_gate
 from library.search.lookahead import test_cdlh as cdlh
-from support import lookahead_reference as reference
-from support import tiny_models as tiny
+from support import lookahead_reference as reference, tiny_models as tiny
 
 
 K, STEPS, THRESHOLD = 3, 3, 1.0

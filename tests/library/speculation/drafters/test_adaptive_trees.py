@@ -7,8 +7,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters, verifiers
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import drafters, tree as tree_lib, verifiers
 from decoding_jax.speculation.drafters import adaptive_trees
 from decoding_jax.testing import exactness
 from support import tiny_models as tiny

@@ -10,8 +10,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.testing import drafter_conformance, exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 V, ROWS, LENGTH, BUCKETS = 5, 50_000, 4, 37
 TARGET, DRAFT = exactness.random_tables(V)

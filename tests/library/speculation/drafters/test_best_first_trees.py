@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, expanders
+from decoding_jax.speculation import drafters, expanders, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees
-from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import NONE
 from decoding_jax.testing import exactness
-from support import helpers
-from support import tiny_models as tiny
+from support import helpers, tiny_models as tiny
 
 V = 4
 

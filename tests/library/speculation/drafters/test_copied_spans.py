@@ -10,8 +10,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
-from support import head_states, helpers
-from support import tiny_models as tiny
+from support import head_states, helpers, tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4
 METHOD = dj.methods.copy_or_draft(2, copies=3, min_ngram=1, max_ngram=2)

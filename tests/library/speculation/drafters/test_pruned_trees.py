@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.runtime import prefill
-from decoding_jax.speculation import drafters, verifiers
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.runtime import cache as cache_lib, prefill
+from decoding_jax.speculation import drafters, tree as tree_lib, verifiers
 from decoding_jax.speculation.drafters import best_first_trees
 from models import transformer
 from models.heads import medusa
-from support import head_states
-from support import tiny_models as tiny
+from support import head_states, tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
 _HEADS = medusa.Config(heads=2)

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, expanders
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.speculation import verifiers
+from decoding_jax.speculation import (
+    drafters, expanders, tree as tree_lib, verifiers)
 from decoding_jax.speculation.drafters import union_of_trees
 from decoding_jax.testing import exactness
 from decoding_jax.types import NONE
-from support import head_states, helpers
-from support import tiny_models as tiny
+from support import head_states, helpers, tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 20_000, 4
 PATHS = drafters.of_model(expanders.iid_paths(2, 2))
