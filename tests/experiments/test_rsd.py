@@ -16,7 +16,6 @@ from experiments.app import launch
 from experiments.data import prompt_tasks, python_corpus
 from experiments.devices import mesh as mesh_lib, mesh_shapes, model_pair
 from experiments.evaluation import method_grid, tree_figures
-from experiments.harness import batches as batches_lib
 from models import prompt_lookup
 from support import helpers
 
@@ -243,24 +242,6 @@ def test_types_that_are_none(folders):
   for target in ("", "lookup"):
     with pytest.raises(launch.UserError, match=f"'{target}' is neither a"):
       model_pair.open_pair(target, "lookup")
-
-
-def test_rows_do_not_depend_on_the_batch(folders):
-  config = rsd_config.get_config()
-  config.update(prompts=5, prompt_length=4, max_new_tokens=6)
-  examples = prompt_tasks.load(config, helpers.load_pair(*folders))
-  made = []
-  for config.batch in (5, 2):
-    parts, rows = batches_lib.make(config, examples.prompts)
-    assert rows.tolist() == [0, 1, 2, 3, 4]
-    made.append(parts)
-  [(keys, prompts, lengths)], parts = made
-  assert [len(p) for _, p, _ in parts] == [2, 2, 2]
-  assert lengths.tolist() == [4] * 5
-  joined = np.concatenate([p for _, p, _ in parts])
-  np.testing.assert_array_equal(joined, [*prompts, prompts[0]])
-  data = np.concatenate([jax.random.key_data(k) for k, _, _ in parts])
-  np.testing.assert_array_equal(data[:5], jax.random.key_data(keys))
 
 
 def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):

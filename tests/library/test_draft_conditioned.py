@@ -7,7 +7,7 @@ import pytest
 from decoding_jax import processors
 import decoding_jax as dj
 from decoding_jax.testing import exactness
-from support import helpers
+from support import helpers, tiny_models as tiny
 
 # Token 0 ends a text.
 FOLLOWING = np.array([[-1, 1, 2, 3], [-1, -1, -1, 3], [3, 3, -1, 3],
@@ -18,15 +18,12 @@ V, ROWS, BRIDGE = 4, 4000, (3, 1)
 def draw(num_drafts, rows, bridge=BRIDGE):
   rng = np.random.default_rng(4)
   target, draft = (exactness.random_table(rng, V) for _ in range(2))
-  lm, params = exactness.table_model(target)
-  draft, draft_params = exactness.table_model(draft)
   return target, dj.dccd(
       jax.random.key(0), np.full((rows, 1), 2), np.ones(rows),
-      grammar=processors.automaton(),
-      grammar_params=processors.table(FOLLOWING), bridge=bridge, target=lm,
-      target_params=params, method=dj.methods.speculative(2), eos_id=0,
-      draft_tokens=4, max_new_tokens=5, num_drafts=num_drafts, draft=draft,
-      draft_params=draft_params)
+      grammar=processors.automaton(), bridge=bridge, eos_id=0,
+      grammar_params=processors.table(FOLLOWING), draft_tokens=4,
+      method=dj.methods.speculative(2), max_new_tokens=5, num_drafts=num_drafts,
+      **tiny.arguments(tiny.tables(target, draft)))
 
 
 def masked(table, before, state=0, chance=1.0, text=(), tax=0.0):

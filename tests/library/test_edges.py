@@ -8,7 +8,7 @@ import decoding_jax as dj
 from decoding_jax.testing import exactness
 from support import helpers, tiny_models as tiny
 from support.example_methods import (depth, each, EACH, EACH_DRAFTING,
-                                     EACH_SAMPLING, whole_trees)
+                                     whole_trees)
 
 # Those whose greedy drafters differ.
 EACH_GREEDY = each([dj.methods.speculative(3), dj.methods.rsd_c((2, 2)),
@@ -45,16 +45,6 @@ def transitions(out):
   tokens = np.asarray(out.tokens)
   before, after = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
   return before[after >= 0], after[after >= 0]
-
-
-@pytest.mark.cases(3)
-@EACH_SAMPLING
-def test_identical_models(method):
-  probs = random_tables()[0]
-  out = run(method, tiny.tables(probs, probs))
-  calls = NEW // (depth(method) + 1)
-  expected = [[0] * depth(method) + [calls]] * ROWS
-  assert out.stats.accepted_by_depth.tolist() == expected
 
 
 @EACH

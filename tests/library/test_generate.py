@@ -1,7 +1,6 @@
 """The contract of `generate`, its program, and greedy decoding."""
 
 import dataclasses
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +12,6 @@ from decoding_jax.runtime import prefill as prefill_lib
 from decoding_jax.testing import exactness
 from support import tiny_models as tiny
 from support.example_methods import depth, each, EACH, EACH_SAMPLING
-
-# The package has a function of this name as well.
-generate_lib = importlib.import_module("decoding_jax.generate")
 
 GREEDY = dj.Sampling(temperature=0)
 PLAIN, CHAIN = dj.methods.autoregressive(), dj.methods.speculative(3)
@@ -193,7 +189,7 @@ def table_run(*, method=BEAM, prompts=np.zeros((2, 3), np.int32),
 
 
 def test_other_values_are_not_compiled_anew():
-  size = generate_lib._generate.num_programs
+  size = tiny.generate_lib._generate.num_programs
   table_run()
   before = size()
   table_run(seed=1, key=jax.random.key(1))
@@ -218,7 +214,7 @@ def test_all_steps_of_a_stream_are_one_program():
   """Of parameters that are bound to a device, as a checkpoint's are."""
   models = tiny.Models(*(model._replace(params=jax.device_put(
       model.params, jax.devices()[0])) for model in tiny.llama_models()))
-  size = generate_lib._resume.num_programs
+  size = tiny.generate_lib._resume.num_programs
   before = size()
   steps = list(dj.stream(
       jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
@@ -228,7 +224,7 @@ def test_all_steps_of_a_stream_are_one_program():
 
 
 def test_equal_trees_share_their_program():
-  size = generate_lib._generate.num_programs
+  size = tiny.generate_lib._generate.num_programs
   table_run(method=dj.methods.rsd_s(2, 2), sampling=GREEDY)
   before = size()
   for method in dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2):

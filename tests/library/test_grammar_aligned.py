@@ -7,7 +7,8 @@ import pytest
 from decoding_jax import processors
 import decoding_jax as dj
 from decoding_jax.testing import exactness
-from support import helpers
+from support import helpers, tiny_models as tiny
+from support.search_reference import fit
 
 # Token 0 ends a text; after 1 it is hard to come to an end, after 2 it is not.
 FOLLOWING = np.array([[-1, 1, 2, 5], [-1, -1, -1, 3], [4, 3, -1, 3],
@@ -35,14 +36,11 @@ def draw(function, seed, rows, **kwargs):
   """The model's table, and what `function` draws by a method that drafts."""
   rng = np.random.default_rng(4)
   target, draft = (exactness.random_table(rng, V) for _ in range(2))
-  lm, params = exactness.table_model(target)
-  draft, draft_params = exactness.table_model(draft)
   return target, function(
       jax.random.key(seed), [0], grammar=processors.automaton(),
-      grammar_params=processors.table(FOLLOWING), target=lm,
-      target_params=params, method=dj.methods.speculative(2), eos_id=0,
-      rows=rows, max_new_tokens=NEW + 1, draft=draft,
-      draft_params=draft_params, **kwargs)
+      grammar_params=processors.table(FOLLOWING), eos_id=0, rows=rows,
+      method=dj.methods.speculative(2), max_new_tokens=NEW + 1,
+      **tiny.arguments(tiny.tables(target, draft)), **kwargs)
 
 
 @pytest.fixture(name="drawn", scope="module")
@@ -52,11 +50,8 @@ def _drawn():
 
 def p_value(actual, step, expected):
   """Of the texts of a round, against probabilities of texts."""
-  counts = dict.fromkeys(expected, 0)
-  for row, length in zip(actual.tokens[step], actual.lengths[step]):
-    counts[tuple(row[1:length].tolist())] += 1
-  return exactness.p_value(np.array(list(counts.values())),
-                           np.array(list(expected.values())))
+  return fit(actual._replace(tokens=actual.tokens[step],
+                             lengths=actual.lengths[step]), expected)
 
 
 def test_the_last_round_is_the_conditional_distribution(drawn):

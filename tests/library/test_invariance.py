@@ -13,6 +13,7 @@ from decoding_jax.speculation import tree_decoder
 from decoding_jax.testing import exactness
 from support import helpers, tiny_models as tiny
 from support.example_methods import each
+from support.helpers import check_same
 
 METHODS = [dj.methods.rsd_s(3, 2), dj.methods.specinfer(2, 2)]
 EACH = each(METHODS)
@@ -27,32 +28,17 @@ def run(method, keys=KEYS, rows=slice(None), prompts=tiny.PROMPTS,
                        sampling=SAMPLING, **kwargs)
 
 
-def of_rows(out, rows):
-  """What there is about some rows of a generation."""
-  return jax.tree.map(lambda x: x[rows], out.replace(steps=None))
-
-
-def same_rows(out, expected, rows=slice(None)):
-  """Asserts that all there is about the rows is the same."""
-  select = lambda x: np.asarray(x)[rows]
-  np.testing.assert_array_equal(out.tokens, select(expected.tokens))
-  jax.tree.map(np.testing.assert_array_equal, out.stats,
-               jax.tree.map(select, expected.stats))
-  np.testing.assert_allclose(out.log_probs, select(expected.log_probs),
-                             atol=1e-5)
-
-
 def test_a_row_alone_and_in_a_batch():
   expected = run(METHODS[0])
   for row in range(3):
     alone = slice(row, row + 1)
-    same_rows(run(METHODS[0], rows=alone), expected, alone)
+    check_same(run(METHODS[0], rows=alone), expected, alone)
 
 
 @EACH
 def test_a_permuted_batch(method):
   order = np.array([2, 0, 1])
-  same_rows(run(method, rows=order), run(method), order)
+  check_same(run(method, rows=order), run(method), order)
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
@@ -61,7 +47,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
   out = run(METHODS[0], keys=keys, prompts=prompts,
             lengths=np.array([2, 3, 4], np.int32))
   middle = slice(1, 2)
-  same_rows(of_rows(out, middle), run(METHODS[0]), middle)
+  check_same(helpers.of_rows(out, middle), run(METHODS[0]), middle)
 
 
 def test_rows_of_one_prompt_differ_by_their_keys():
@@ -77,9 +63,9 @@ def test_keys_of_other_kinds(impl):
   """In a batch their own numbers would be those of the first row's key."""
   expected = run(METHODS[0], keys=jax.vmap(jax.random.key)(np.arange(3)))
   keys = jax.vmap(lambda seed: jax.random.key(seed, impl=impl))(np.arange(3))
-  same_rows(run(METHODS[0], keys=keys), expected)
+  check_same(run(METHODS[0], keys=keys), expected)
   alone = slice(2, 3)
-  same_rows(run(METHODS[0], keys=keys, rows=alone), expected, alone)
+  check_same(run(METHODS[0], keys=keys, rows=alone), expected, alone)
 
 
 def test_a_row_that_ends_early_does_not_disturb_the_others():
@@ -91,14 +77,14 @@ def test_a_row_that_ends_early_does_not_disturb_the_others():
   out = run(METHODS[0], eos_id=eos_id)
   assert int(out.lengths[short]) < int(expected.lengths[short])
   rows = slice(long, long + 1)
-  same_rows(of_rows(out, rows), expected, rows)
+  check_same(helpers.of_rows(out, rows), expected, rows)
 
 
 def test_padding_does_not_matter():
   """Neither what stands behind a prompt, nor how far it goes."""
   padded = np.where(np.arange(5) < tiny.LENGTHS[:, None], tiny.PROMPTS, -1)
   expected = run(METHODS[0])
-  same_rows(run(METHODS[0], prompts=padded), expected)
+  check_same(run(METHODS[0], prompts=padded), expected)
   wide = np.pad(tiny.PROMPTS, ((0, 0), (0, 3)), constant_values=9)
   out = run(METHODS[0], prompts=wide)
   assert tiny.texts(out, tiny.LENGTHS) == tiny.texts(expected, tiny.LENGTHS)
@@ -118,7 +104,7 @@ def table_run():
 def test_compiled_or_not_and_numbers_of_64_bits(setting):
   expected = table_run()
   with setting():
-    same_rows(table_run(), expected)
+    check_same(table_run(), expected)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

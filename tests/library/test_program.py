@@ -1,6 +1,5 @@
 """What the compiler makes of a generation: read from the compiled program."""
 
-import importlib
 import re
 
 import jax
@@ -11,8 +10,6 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from models import transformer
 from support import tiny_models as tiny
-
-generate = importlib.import_module("decoding_jax.generate")
 
 # A size that no other axis has.
 VOCAB = 211
@@ -31,7 +28,7 @@ def compiled(method):
   caches = model.init_cache(2, 32), model.init_cache(2, 32)
   context = tiny.context(model, params, jnp.zeros((2, 5), jnp.int32),
                          jnp.full(2, 5), warper)
-  return generate._generate.lower(
+  return tiny.generate_lib._generate.lower(
       tree_decoder.decoder_of(method, False), 8, context, caches,
       keys).compile().as_text()
 

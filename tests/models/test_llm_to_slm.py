@@ -11,26 +11,21 @@ from models import llm_to_slm, transformer
 from support import tiny_models as tiny
 
 _LARGE, _SMALL = tiny.OPT, tiny.GEMMA
-_V, _METHOD = tiny.LLAMA.vocab_size, dj.methods.rsd_s(2, 2)
+_V = tiny.LLAMA.vocab_size
 
 
-def generate(model, params, prompts, draft=(None, None)):
-  return dj.generate(
-      jax.random.key(2), prompts, tiny.LENGTHS, target=model,
-      method=_METHOD if draft[0] else dj.methods.autoregressive(),
-      target_params=params, draft=draft[0], draft_params=draft[1],
-      max_new_tokens=tiny.NEW)
+def written(model, prompts, draft=None):
+  """Texts after these prompts; by trees, if there is a draft."""
+  method = dj.methods.rsd_s(2, 2) if draft else dj.methods.autoregressive()
+  return tiny.texts(tiny.generate(
+      method, tiny.Models(tiny.Model(*model), draft and tiny.Model(*draft)),
+      prompts=prompts), tiny.LENGTHS)
 
 
 def of_embeddings(config, model, prompts):
   """A model that reads these prompts as vectors, its own embeddings."""
   return transformer.with_prompts(config, prompts.size), {
       **model.params, "prompts": model.params["embedding"][prompts.ravel()]}
-
-
-def written(out):
-  return [np.asarray(row)[length:end].tolist() for row, length, end in zip(
-      out.tokens, tiny.LENGTHS, out.lengths)]
 
 
 def test_vectors_that_are_embeddings_give_the_texts_of_tokens():
@@ -40,18 +35,18 @@ def test_vectors_that_are_embeddings_give_the_texts_of_tokens():
   ids = _V + np.arange(tiny.PROMPTS.size).reshape(tiny.PROMPTS.shape)
   model, params = of_embeddings(config, target, tiny.PROMPTS)
   reader = of_embeddings(config, draft, tiny.PROMPTS)
-  expected = written(generate(*target, tiny.PROMPTS, draft))
-  assert written(generate(model, params, ids, reader)) == expected
+  expected = written(target, tiny.PROMPTS, draft)
+  assert written((model, params), ids, reader) == expected
   mixed = np.where(np.arange(ids.shape[1]) % 2, ids, tiny.PROMPTS)
-  assert written(generate(model, params, mixed, reader)) == expected
+  assert written((model, params), mixed, reader) == expected
   other = {**params, "prompts": params["prompts"][::-1]}
-  assert written(generate(model, other, ids, reader)) != expected
+  assert written((model, other), ids, reader) != expected
   # Ids that no row has.
   beyond = np.full_like(tiny.PROMPTS, _V + tiny.PROMPTS.size)
   with pytest.raises(ValueError, match="with the extra_ids of all models"):
-    generate(model, params, beyond, reader)
+    written((model, params), beyond, reader)
   with pytest.raises(ValueError, match=f"0 to {_V - 1}, the target's"):
-    generate(model, params, beyond - 1, draft)
+    written((model, params), beyond - 1, draft)
 
 
 def test_a_projector_of_zeros_leaves_the_small_model():
@@ -60,8 +55,7 @@ def test_a_projector_of_zeros_leaves_the_small_model():
   large = tiny.random_model(_LARGE).params
   ids, own = llm_to_slm.read(_LARGE, large, params, tiny.PROMPTS)
   model = transformer.with_prompts(_SMALL, ids.size)
-  assert written(generate(model, own, ids)) == written(
-      generate(*small, tiny.PROMPTS))
+  assert written((model, own), ids) == written(small, tiny.PROMPTS)
 
 
 def test_vectors_are_those_of_the_paper():

@@ -57,11 +57,6 @@ def layer(config, params, x):
       config, params["feed_forward_norm"], y))
 
 
-def rms(x, scale, eps):
-  """RMSNorm of `[T, F]`."""
-  return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
-
-
 def _bend(x, cap):
   return np.tanh(x / cap) * cap if cap else x
 

@@ -1,7 +1,5 @@
 """A head beside other drafters, and its state after what these have drafted."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,19 +8,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.testing import drafter_conformance, exactness
-from models import transformer
-from models.heads import mtp
-from support import helpers, tiny_models as tiny
-
-
-def models():
-  """A target of four tokens and a head of it, as `dj.generate` takes them."""
-  config = dataclasses.replace(tiny.LLAMA, vocab_size=4)
-  layer = mtp.Config(mtp.layer_of(config))
-  return {"target": transformer.with_features(config, (1,)),
-          "target_params": tiny.random_model(config).params,
-          "draft": mtp.head(layer, config), "draft_params": jax.tree.map(
-              lambda x: 20 * x, mtp.init(jax.random.key(0), layer, config))}
+from support import helpers, small_heads, tiny_models as tiny
 
 
 def fit(method, given, probs=None, rows=8000, length=4):
@@ -32,8 +18,8 @@ def fit(method, given, probs=None, rows=8000, length=4):
   out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (rows, 1)),
                     np.full(rows, 2), method=method, max_new_tokens=length,
                     **given)
-  target = tiny.random_model(dataclasses.replace(tiny.LLAMA, vocab_size=4))
   if probs is None:
+    target = tiny.random_model(small_heads.TARGET)
     return helpers.p_value_of_model(target, (1, 2), out.tokens), out.stats
   return exactness.p_value(exactness.count(out.tokens[:, 2:], 4),
                            probs), out.stats

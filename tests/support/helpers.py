@@ -13,7 +13,6 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
@@ -114,6 +113,14 @@ def best_paths(table, number, depth):
       table[(0, *path[:-1]), path]))[:number])
 
 
+def check_wrong(decoder, vocab_size, rows, length):
+  """Asserts that texts of a pair or decoder are not those of the target."""
+  result = dj.testing.check(
+      dj.Method("wrong", decoder, None), *exactness.random_tables(vocab_size),
+      rows=rows, length=length)
+  assert result.p_value < MAX_P_VALUE_OF_CONTROL
+
+
 @functools.lru_cache(maxsize=None)
 def load_pair(target, draft):
   """Two models that share a tokenizer, from folders that do not change."""
@@ -169,8 +176,14 @@ def free_address():
     return f"localhost:{free.getsockname()[1]}"
 
 
-def check_same(actual, expected):
-  """Asserts that two generations are equal but for their steps."""
+def of_rows(out, rows):
+  """What there is about some rows of a generation."""
+  return jax.tree.map(lambda x: np.asarray(x)[rows], out.replace(steps=None))
+
+
+def check_same(actual, expected, rows=slice(None)):
+  """Asserts that a generation is that of some rows, but for their steps."""
+  expected = of_rows(expected, rows)
   for name in ("tokens", "lengths"):
     np.testing.assert_array_equal(getattr(actual, name),
                                   getattr(expected, name))

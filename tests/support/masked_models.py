@@ -1,7 +1,5 @@
 """Small masked models for tests, and decoding on a canvas in plain Python."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,13 +86,15 @@ def prompts(rows=4, width=5):
           np.resize([width, 3, 1, 4], rows))
 
 
-@functools.cache
-def fill(method, temperature=0.0, length=8, block=4, **arguments):
-  """Fills the canvases of `prompts` by the toy."""
+def fill(method, temperature=0.0, **others):
+  """Fills the canvases of `prompts` by the toy, or with other arguments."""
+  rows, lengths = prompts()
+  arguments = dict(
+      key=jax.random.key(1), prompts=rows, prompt_lengths=lengths, model=MODEL,
+      params=toy_params(), length=8, block=4, eos_id=EOS,
+      sampling=dj.Sampling(temperature))
   return jax.device_get(dj.canvas.generate(
-      jax.random.key(1), *prompts(), method=method, model=MODEL,
-      params=toy_params(), length=length, block=block,
-      sampling=dj.Sampling(temperature), eos_id=EOS, **arguments))
+      method=method, **{**arguments, **others}))
 
 
 def row_key(row):

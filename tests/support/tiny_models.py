@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,8 @@ from decoding_jax.speculation import tree as tree_lib, tree_decoder
 from decoding_jax.testing import exactness
 from models import transformer
 
+# The package has a function of this name as well.
+generate_lib = importlib.import_module("decoding_jax.generate")
 # Ragged prompts; what is after them must not matter, so it is no padding.
 PROMPTS = np.array([[5, 1, 12, 7, 3], [2, 9, 4, 11, 11], [8, 6, 6, 6, 6]],
                    np.int32)
@@ -315,6 +318,20 @@ def tree_mask(batch):
   for node in range(7):
     mask[node, path_to(node)] = True
   return np.broadcast_to(mask, (batch, 7, 7))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(lm, params, *args):
+  """`lm.forward`, compiled once a model and shape."""
+  return lm.forward(params, *args)
+
+
+def scored(model, cache, tokens):
+  """Logits and block of the tree of these tokens `[B, 7]` after a cache."""
+  return forward(*model, jnp.asarray(tokens),
+                 cache.length[:, None] + DEPTHS[None], cache,
+                 cache_lib.init_block(cache, 7), 0,
+                 jnp.asarray(tree_mask(len(tokens))))
 
 
 @functools.partial(jax.jit, static_argnums=1)

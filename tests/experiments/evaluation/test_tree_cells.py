@@ -1,6 +1,5 @@
 """Batches of prompts of many lengths, and a run of them."""
 
-import importlib
 import itertools
 import types
 
@@ -15,10 +14,8 @@ from experiments.evaluation import (
     method_grid, tree_cells, tree_figures, tree_tables)
 from experiments.harness import batches as batches_lib, cells
 from experiments.scoring import text_metrics
-from support import helpers
+from support import helpers, tiny_models as tiny
 from support.tiny_tasks import jsonl, make_config
-
-generate_lib = importlib.import_module("decoding_jax.generate")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
@@ -49,6 +46,8 @@ def test_ragged_batches():
   rows = [[1] * n for n in (3, 9, 4, 8, 2)]
   batches, places = batches_lib.make(config, rows)
   assert [b[1].shape for b in batches] == [(2, 4), (2, 4), (2, 9)]
+  # The last of a width is filled with its first rows.
+  np.testing.assert_array_equal(batches[1][1][1], batches[0][1][0])
   shapes = batches_lib.one_of_each_shape(batches)
   assert [b[1].shape[1] for b in shapes] == [4, 9]
   results = [(key, row[:n]) for keys, prompts_, lengths in batches
@@ -120,7 +119,7 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   examples = prompt_tasks.load(config, pair)
   methods = [method_specs.read({"name": "autoregressive"}),
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
-  size = generate_lib._generate.num_programs  # pylint: disable=protected-access
+  size = tiny.generate_lib._generate.num_programs
   before = size()
   result = tree_cells.measure(config, pair, methods, examples,
                               tmp_path / "results")

@@ -105,7 +105,7 @@ _LEVELS, _TOKENS = 3, 3
 
 def _chains():
   """All chains of three tokens after token 0, logits along each, and tables."""
-  tables = 1.5 * np.random.default_rng(1).normal(size=(2, _TOKENS, _TOKENS))
+  tables = 1.5 * np.random.default_rng(0).normal(size=(2, _TOKENS, _TOKENS))
   paths = np.array(list(itertools.product(range(_TOKENS), repeat=_LEVELS)))
   before = np.pad(paths, ((0, 0), (1, 0)))[:, :-1]
   return paths, *tables[:, before], _distributions(tables)

@@ -22,11 +22,10 @@ ROWS, THRESHOLD = 8192, 95.0
 
 def _pairs(method, temperature=1.0, confidence_=confidence.largest):
   """Returns counts `[36]` of the pairs that fill a canvas of two places."""
-  out = canvas.generate(
-      jax.random.key(5), np.full((ROWS, 1), 2), np.ones(ROWS, np.int32),
-      method=method, model=toys.MODEL, params=toys.toy_params(), length=2,
-      block=2, sampling=dj.Sampling(temperature), confidence=confidence_)
-  tokens = np.asarray(out.tokens)
+  tokens = toys.fill(
+      method, temperature, key=jax.random.key(5), prompts=np.full((ROWS, 1), 2),
+      prompt_lengths=np.ones(ROWS, np.int32), length=2, block=2, eos_id=None,
+      confidence=confidence_).tokens
   return np.bincount(tokens[:, 0] * 6 + tokens[:, 1], minlength=36)
 
 
@@ -70,10 +69,8 @@ def test_a_row_alone_is_a_row_of_a_batch():
   method = canvas.methods.free_dave(2, 4)
   together = toys.fill(method, 0.7)
   for row, (prompt, size) in enumerate(zip(*toys.prompts())):
-    alone = canvas.generate(
-        toys.row_key(row)[None], prompt[None], np.array([size]), method=method,
-        model=toys.MODEL, params=toys.toy_params(), length=8, block=4,
-        sampling=dj.Sampling(0.7), eos_id=toys.EOS)
+    alone = toys.fill(method, 0.7, key=toys.row_key(row)[None],
+                      prompts=prompt[None], prompt_lengths=np.array([size]))
     for name in ("tokens", "lengths", "filled_at", "forwards", "steps"):
       np.testing.assert_array_equal(getattr(alone, name)[0],
                                     getattr(together, name)[row])
@@ -184,12 +181,7 @@ def test_types_under_other_settings_of_jax(network, method, setting):
     assert trace() == expected
 
 
-def _fill(**arguments):
-  prompts, lengths = toys.prompts()
-  given = dict(key=jax.random.key(1), prompts=prompts, prompt_lengths=lengths,
-               method=STATIC(1), model=toys.MODEL, params=toys.toy_params(),
-               length=8, block=4, eos_id=toys.EOS)
-  return canvas.generate(**{**given, **arguments})
+_fill = functools.partial(toys.fill, STATIC(1))
 
 
 def test_places_that_are_given_are_kept():
@@ -197,7 +189,7 @@ def test_places_that_are_given_are_kept():
   given[:, 5] = 3
   out = _fill(canvases=given, eos_id=None)
   assert (out.tokens[:, 5] == 3).all() and (out.filled_at[:, 5] == -1).all()
-  assert (np.asarray(out.tokens) != toys.MASK).all()
+  assert (out.tokens != toys.MASK).all()
   assert out.forwards.tolist() == [7] * 4
 
 
@@ -211,9 +203,9 @@ def test_a_mask_holds_at_all_temperatures(temperature):
 
 def test_keys_of_hardware_are_of_one_row_each():
   prompts, lengths = toys.prompts()
-  run = lambda keys, rows: canvas.generate(
-      keys, prompts[rows], lengths[rows], method=STATIC(1), model=toys.MODEL,
-      params=toys.toy_params(), length=8, block=4, sampling=dj.Sampling(1.0))
+  run = lambda keys, rows: _fill(
+      1.0, key=keys, prompts=prompts[rows], prompt_lengths=lengths[rows],
+      eos_id=None)
   keys = jax.random.split(jax.random.key(3, impl="rbg"), len(prompts))
   last = slice(len(prompts) - 1, None)
   np.testing.assert_array_equal(run(keys[last], last).tokens[0],
@@ -233,11 +225,11 @@ def test_learn2pd_fills_what_its_filter_is_sure_of():
   params = jax.tree.map(jnp.zeros_like, canvas.filters.init(
       jax.random.key(0), 4))
   sure = {**params, "out_bias": jnp.array([9., -9., 9., -9.])}
-  out = _fill(method=method, method_params=sure, eos_id=5)
+  out = toys.fill(method, method_params=sure, eos_id=5)
   # The first and the third place at once, with the surest of the others.
   assert (out.filled_at[:, [0, 2]] == 0).all()
-  none = _fill(method=method, method_params={**params,
-                                             "out_bias": jnp.full(4, -9.)})
+  none = toys.fill(method, method_params={**params,
+                                          "out_bias": jnp.full(4, -9.)})
   base = _fill()
   np.testing.assert_array_equal(none.tokens, base.tokens)
 
@@ -257,7 +249,7 @@ def test_learn2pd_fills_what_its_filter_is_sure_of():
 ])
 def test_errors_name_the_argument(arguments, message):
   with pytest.raises(ValueError, match=message):
-    _fill(**arguments)
+    toys.fill(**{"method": STATIC(1), **arguments})
 
 
 @pytest.mark.parametrize("make, message", [

@@ -15,6 +15,7 @@ from decoding_jax.grammars.engines import host_engine
 from decoding_jax.kernels import bits
 from support import helpers, tiny_models as tiny
 from support.example_methods import each
+from support.search_reference import fit
 
 PIECES = [b"", b"(", b")", b"()", b"((", b"x"]
 EOS, V, LENGTH = 0, len(PIECES), 4
@@ -78,15 +79,13 @@ ENGINES = [counting, llguidance, llguidance_gbnf,
 
 
 def joint_distribution(table):
-  """`[V] * LENGTH`, of the tokens after token 0; after the end come ends."""
-  probs = np.zeros((V,) * LENGTH)
+  """dict from each text that can follow token 0 to its probability."""
+  probs = {}
 
   def extend(tokens, depth, chance):
-    if len(tokens) == LENGTH:
+    if len(tokens) == LENGTH or tokens[-1:] == (EOS,):
       probs[tokens] = chance
       return
-    if tokens and tokens[-1] == EOS:
-      return extend((*tokens, EOS), depth, chance)
     row = np.where(allowed(depth), table[tokens[-1] if tokens else 0], 0)
     for token in np.flatnonzero(row):
       extend((*tokens, int(token)), depth_after(depth, token),
@@ -103,40 +102,35 @@ def models_of(grammar, draft=True):
   return tiny.Models(apply(target), apply(other) if draft else other)
 
 
-def frequencies(method, grammar, rows, draft=True):
+PROBS = joint_distribution(exactness.random_tables(V)[0])
+
+
+def p_value(method, grammar, rows, draft=True):
+  """How texts fit their distribution."""
   out = tiny.generate(method, models_of(grammar, draft),
                       prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=LENGTH, eos_id=EOS)
-  counts = np.zeros((V,) * LENGTH)
-  tokens = np.asarray(out.tokens[:, 1:])
-  np.add.at(counts, tuple(np.where(tokens < 0, EOS, tokens).T), 1)
-  return counts
-
-
-PROBS = joint_distribution(exactness.random_tables(V)[0])
+  return fit(jax.tree.map(np.asarray, out), PROBS)
 
 
 @pytest.mark.cases(1)
 @each(METHODS)
 def test_joint_distribution_of_nested_brackets(method):
-  counts = frequencies(method, counting(), ROWS)
-  assert (PROBS > 0).sum() > 50
-  assert exactness.p_value(counts, PROBS) > exactness.MIN_P_VALUE
+  assert len(PROBS) > 50
+  assert p_value(method, counting(), ROWS) > exactness.MIN_P_VALUE
 
 
 def test_joint_distribution_by_other_engines_and_a_free_drafter():
   """Programs are those of the engine in Python: another number is given."""
   for make in (llguidance, xgrammar):
-    counts = frequencies(METHODS[0], make(), ROWS // 4)
-    assert exactness.p_value(counts, PROBS) > exactness.MIN_P_VALUE
-  counts = frequencies(METHODS[0], counting(), ROWS, draft=False)
-  assert exactness.p_value(counts, PROBS) > exactness.MIN_P_VALUE
+    assert p_value(METHODS[0], make(), ROWS // 4) > exactness.MIN_P_VALUE
+  assert p_value(METHODS[0], counting(), ROWS, False) > exactness.MIN_P_VALUE
 
 
 def test_control_an_engine_whose_copies_are_itself_fails():
   grammar = counting(copy=lambda matcher: matcher)
-  counts = frequencies(METHODS[0], grammar, CONTROL_ROWS)
-  assert exactness.p_value(counts, PROBS) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert p_value(METHODS[0], grammar, CONTROL_ROWS) < (
+      helpers.MAX_P_VALUE_OF_CONTROL)
 
 
 @pytest.mark.parametrize("make", ENGINES, ids=lambda x: x.__name__)

@@ -1,7 +1,5 @@
 """Rewards: what `generate` reports, and what advances one by one."""
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +8,6 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.testing import exactness
 from support import tiny_models as tiny
-
-generate_lib = importlib.import_module("decoding_jax.generate")
 
 ROWS, V, EOS = 8, 6, 2
 PROMPTS = np.random.default_rng(1).integers(0, V, (ROWS, 4)).astype(np.int32)
@@ -42,7 +38,7 @@ def test_any_method_reports_the_reward_of_the_text():
 
 
 def test_another_constraint_is_not_compiled_anew():
-  size = generate_lib._generate.num_programs
+  size = tiny.generate_lib._generate.num_programs
   first = run(seed=1)
   before = size()
   second = run(seed=2)

@@ -1,7 +1,5 @@
 """Caches that grow: the same texts, and no more slots than are needed."""
 
-import importlib
-
 import jax
 import pytest
 
@@ -10,8 +8,6 @@ from decoding_jax.runtime import cache as cache_lib, cache_growth
 from support import tiny_models as tiny
 from support.example_methods import each
 from support.helpers import check_same
-
-generate = importlib.import_module("decoding_jax.generate")
 
 METHODS = [dj.methods.autoregressive(), dj.methods.rsd_s(2, 2)]
 NEW = 12
@@ -59,11 +55,11 @@ def test_control_caches_that_do_not_grow(sizes, monkeypatch):
   expected = run(METHODS[0])
   assert sizes
   monkeypatch.setattr(cache_lib, "capacity", lambda cache: None)
-  generate._generate.clear_cache()
+  tiny.generate_lib._generate.clear_cache()
   try:
     assert (run(METHODS[0]).tokens != expected.tokens).any()
   finally:
-    generate._generate.clear_cache()
+    tiny.generate_lib._generate.clear_cache()
 
 
 def test_a_small_budget_has_one_size():

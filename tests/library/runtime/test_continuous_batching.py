@@ -1,7 +1,6 @@
 """More prompts than rows: the same texts, fewer steps, caches in place."""
 
 import dataclasses
-import importlib
 import re
 
 import jax
@@ -17,8 +16,6 @@ from decoding_jax.testing import exactness
 from models import transformer
 from support import helpers, small_heads, tiny_models as tiny
 from support.helpers import check_same
-
-generate = importlib.import_module("decoding_jax.generate")
 
 PROMPTS, VOCAB, NEW = 9, 6, 8
 METHOD, ROWS = dj.methods.rsd_s(2, 1), 8
@@ -182,7 +179,7 @@ def test_caches_stay_where_they_lie(width):
   context = tiny.context(
       lm, params, jnp.zeros((prompts_, 9), jnp.int32), jnp.full(prompts_, 5),
       warper, draft=None, draft_params=None)
-  program = generate._generate_queued.lower(
+  program = tiny.generate_lib._generate_queued.lower(
       tree_decoder.decoder_of(dj.methods.autoregressive(), False), 8, ROWS,
       SLOTS, 512, width, context,
       jax.random.split(jax.random.key(0), prompts_)).compile()

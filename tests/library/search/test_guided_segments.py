@@ -143,21 +143,13 @@ METHOD = with_keys(dj.methods.gsi(2, 3, 1.0, 0.3, end=6))
 
 
 def test_a_transformer_and_its_caches():
-  """Rows in other batches, segments that end early, and what caches hold."""
+  """Segments that end early, and what caches hold."""
   models = tiny.llama_models()
-  keys = jax.random.split(jax.random.key(1), 3)
   values = np.random.default_rng(2).normal(size=(3, tiny.STATES)).astype(
       np.float32)
-
-  def run(shift=0):
-    roll = lambda x: np.roll(x, -shift, axis=0)
-    return jax.tree.map(np.asarray, tiny.generate(
-        METHOD, models, key=jnp.roll(keys, -shift), eos_id=3,
-        prompts=roll(tiny.PROMPTS), lengths=roll(tiny.LENGTHS),
-        reward=tiny.table_reward(), reward_params=1.0,
-        constraints=roll(values)))
-
-  out = run()
+  out = jax.tree.map(np.asarray, tiny.generate(
+      METHOD, models, key=jax.random.split(jax.random.key(1), 3), eos_id=3,
+      reward=tiny.table_reward(), reward_params=1.0, constraints=values))
   fallbacks, steps = out.stats.extra["fallbacks"], out.stats.accepted_by_depth
   assert fallbacks.any() and (fallbacks < steps[:, 0]).any()
   log_probs = tiny.log_probs(models.target, out.tokens)
@@ -169,7 +161,3 @@ def test_a_transformer_and_its_caches():
     for i in range(start, end):
       assert out.log_probs[row, i] == pytest.approx(
           log_probs[row, i - 1, out.tokens[row, i]], abs=1e-4)
-    rolled = run(row)
-    np.testing.assert_array_equal(out.tokens[row], rolled.tokens[0])
-    np.testing.assert_array_equal(out.stats.target_calls[row],
-                                  rolled.stats.target_calls[0])

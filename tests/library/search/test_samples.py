@@ -173,10 +173,11 @@ def test_one_long_segment_is_best_of_n():
 METHODS = [dj.methods.first_finish(3, 2), dj.methods.segment_search(2, 2, 3),
            dj.methods.particles(4), dj.methods.awrs(3, -1.0),
            dj.methods.beam_search(3), dj.methods.stochastic_beam_search(3),
-           dj.methods.diverse_beam_search(4, 2)]
+           dj.methods.diverse_beam_search(4, 2), dj.methods.at_speed(2, 4, 3),
+           dj.methods.gsi(2, 3, 1.0, 0.3, end=6)]
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_does_not_depend_on_others(method):
   """In another batch, and in a queue; all share what a queue replaces."""
@@ -194,8 +195,11 @@ def test_a_row_does_not_depend_on_others(method):
         constraints=roll(values), **kwargs)
 
   together = run()
-  if method is METHODS[2]:
-    np.testing.assert_array_equal(together.tokens, run(rows=2).tokens)
+  if method.name.startswith(("particles", "at_speed")):
+    queued = run(rows=2)
+    np.testing.assert_array_equal(together.tokens, queued.tokens)
+    np.testing.assert_array_equal(together.stats.target_calls,
+                                  queued.stats.target_calls)
   for row in range(1, 3):
     rolled = run(row)
     np.testing.assert_array_equal(together.tokens[row], rolled.tokens[0])

@@ -151,14 +151,6 @@ def test_how_often_relaxed_verification_accepts():
   assert exactness.p_value(counts, p) < 1e-5
 
 
-def test_rows_of_a_queue():
-  models = tiny.llama_models()
-  result, queued = generate(METHOD, models), generate(METHOD, models, rows=2)
-  np.testing.assert_array_equal(result.tokens, queued.tokens)
-  np.testing.assert_array_equal(result.stats.target_calls,
-                                queued.stats.target_calls)
-
-
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("method, new", [
     (dj.methods.at_speed(1, 1, 1, 1.0), 9), (dj.methods.at_speed(3, 3, 2), 1)],

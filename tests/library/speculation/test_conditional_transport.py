@@ -112,20 +112,15 @@ def peeking(expander):
 @pytest.mark.parametrize("peeks", [False, True])
 def test_texts_of_beams_with_one_sample(width, depth, peeks):
   """Exact; not so if the shape depends on what is drawn there."""
-  target, draft = exactness.random_tables(V)
-  method = dj.methods.rsd_s(width, depth, "rheo")
   if peeks:
-    pair = verifiers.pair(peeking(expanders.beam_tree(
-        width, depth, dj.Draws.ONE_IN_BEAM)), conditional_transport.by_node())
-    method = dj.Method("wrong", pair, pair)
-  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
-  p_value = exactness.p_value(counts, exactness.joint_distribution(
-      target, 0, LENGTH))
-  if peeks:
-    assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
-  else:
-    assert p_value > exactness.MIN_P_VALUE
-    assert 1 < np.mean(stats.target_calls) < LENGTH
+    helpers.check_wrong(verifiers.pair(peeking(expanders.beam_tree(
+        width, depth, dj.Draws.ONE_IN_BEAM)), conditional_transport.by_node()),
+                        V, ROWS, LENGTH)
+    return
+  report = dj.testing.assert_exact(
+      dj.methods.rsd_s(width, depth, "rheo"), *exactness.random_tables(V),
+      rows=ROWS, length=LENGTH, integrate=False)
+  assert 1 < report.target_calls < LENGTH
 
 
 def test_beams_with_one_sample():

@@ -81,12 +81,9 @@ def without_draft(uniforms, target, draft, tokens, valid):
 
 @pytest.mark.parametrize("rule", [kept_target, without_draft])
 def test_control_wrong_rules_fail(rule):
-  target, draft = exactness.random_tables(V)
-  wrong = parallel_chain.decoder(2, sampling.draw, dj.Verifier(
-      rule, frozenset(dj.Draws)))
-  result = dj.testing.check(dj.Method("wrong", wrong, None), target, draft,
-                            rows=ROWS, length=LENGTH)
-  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  helpers.check_wrong(
+      parallel_chain.decoder(2, sampling.draw, dj.Verifier(
+          rule, frozenset(dj.Draws))), V, ROWS, LENGTH)
 
 
 def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():

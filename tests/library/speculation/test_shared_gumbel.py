@@ -10,8 +10,7 @@ from decoding_jax.kernels import random
 from decoding_jax.speculation import drafters, expanders, shared_noise
 from decoding_jax.speculation.verifiers import shared_gumbel
 from decoding_jax.testing import exactness
-from models import tabular
-from support import helpers
+from support import helpers, tiny_models as tiny
 
 NAME = "shared_gumbel"
 METHODS = [dj.methods.rsd_c((2, 2), NAME), dj.methods.rsd_s(3, 2, NAME),
@@ -22,14 +21,11 @@ V, NEW = 6, 9
 
 def generate(method, target, draft, keys, new=NEW, **kwargs):
   """Texts after token 0 of tabular models."""
-  models = {}
-  for name, probs in (("target", target), ("draft", draft)):
-    models[name], models[f"{name}_params"] = tabular.TabularLM(
-        jnp.log(jnp.asarray(probs, jnp.float32)))
   prompts = np.zeros((len(keys), 1), np.int32)
   return jax.tree.map(np.asarray, dj.generate(
       keys, prompts, np.ones(len(keys), np.int32), method=method,
-      max_new_tokens=new, **models, **kwargs))
+      max_new_tokens=new, **tiny.arguments(tiny.tables(target, draft)),
+      **kwargs))
 
 
 def oracle(target, keys):
@@ -94,11 +90,8 @@ def test_control_noise_that_is_used_again(monkeypatch):
   # New functions, so that no program compiled with this is used elsewhere.
   drafter = drafters.of_model.__wrapped__(
       expanders.product_tree((2, 1), dj.Draws.SHARED_NOISE))
-  pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
-  target, draft = exactness.random_tables(4)
-  result = dj.testing.check(dj.Method("reused", pair, pair), target, draft,
-                            rows=20_000, length=4)
-  assert result.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+  helpers.check_wrong(dj.pair(drafter, shared_gumbel.verifier.__wrapped__()),
+                      4, rows=20_000, length=4)
 
 
 def test_exponential_races_are_the_same_rule():

@@ -11,8 +11,6 @@ import decoding_jax as dj
 from decoding_jax.speculation import scoring, tree as tree_lib
 from support import tiny_models as tiny
 
-METHOD = dj.methods.prompt_lookup(2, 2)
-
 
 def score(function, valid):
   """Logits and block of one step on a tiny transformer."""
@@ -41,15 +39,21 @@ def test_the_root_is_scored_either_way(valid):
   assert bool(result[:, 1:].any()) == valid
 
 
-def test_texts_are_the_same_with_skipped_nodes_or_without():
-  drafter = METHOD.sampled.drafter
-  assert drafter.score
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", [
+    dj.methods.prompt_lookup(2, 2),
+    *(dj.methods.copy_or_draft(depth, copies=3, min_ngram=1, max_ngram=2,
+                               width=width) for depth, width in (
+                                   (2, 1), (1, 2)))], ids=lambda x: x.name)
+def test_texts_are_the_same_with_skipped_nodes_or_without(method, temperature):
+  """Of a target that drafts for itself, if a model does."""
+  assert method.sampled.drafter.score
   scored = dj.Method("all are scored", *(
-      pair._replace(drafter=drafter._replace(score=None))
-      for pair in (METHOD.sampled, METHOD.greedy)))
-  for temperature in (0.0, 1.0):
-    texts = [tiny.generate(method, tiny.llama_models(), new=12,
-                           key=jax.random.key(2),
-                           sampling=dj.Sampling(temperature)).tokens
-             for method in (METHOD, scored)]
-    np.testing.assert_array_equal(*texts)
+      pair._replace(drafter=pair.drafter._replace(score=None))
+      for pair in (method.sampled, method.greedy)))
+  target = tiny.llama_models().target
+  np.testing.assert_array_equal(*(
+      tiny.generate(x, tiny.Models(target, target), new=24,
+                    key=jax.random.key(2),
+                    sampling=dj.Sampling(temperature)).tokens
+      for x in (method, scored)))

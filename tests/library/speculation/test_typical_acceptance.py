@@ -4,7 +4,6 @@ import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.speculation.verifiers import typical_acceptance
 from decoding_jax.testing import exactness
-from models import tabular
+from support import tiny_models as tiny
 
 V, NEW = 6, 12
 TARGET, DRAFT = exactness.random_tables(V, 1, 1)
@@ -61,14 +60,11 @@ def method(drafter, *numbers, greedy=True):
 
 
 def generate(made, prompts, key=0, **sampling):
-  models = {}
-  for name, probs in (("target", TARGET), ("draft", DRAFT)):
-    models[name], models[f"{name}_params"] = tabular.TabularLM(
-        jnp.log(jnp.asarray(probs, jnp.float32)))
   return dj.generate(
       jax.random.key(key), np.array(prompts, np.int32)[:, None],
       np.ones(len(prompts), np.int32), method=made, max_new_tokens=NEW,
-      sampling=dj.Sampling(**sampling), **models)
+      sampling=dj.Sampling(**sampling),
+      **tiny.arguments(tiny.tables(TARGET, DRAFT)))
 
 
 def accepted(target, paths, epsilon, delta):

@@ -177,7 +177,6 @@ _CONFIGS = {"Qwen3_5": "Qwen3_5TextConfig"}
 _CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 TOLERANCE = 1e-4
 PROMPT, NEW = 8, 64
-DEPTHS = tiny.DEPTHS
 TOKENS = np.random.default_rng(0).integers(0, 29, (2, 20)).astype(np.int32)
 
 
@@ -251,13 +250,10 @@ def test_tree_scoring(both):
       text = [*TOKENS[row, :length], *tree[row, tiny.path_to(node)]]
       texts[row, node, :len(text)] = text
   expected = their_logits(theirs, texts.reshape(14, -1)).reshape(2, 7, -1, 29)
-  ends = (lengths[:, None] + DEPTHS)[:, :, None, None]
+  ends = (lengths[:, None] + tiny.DEPTHS)[:, :, None, None]
   expected = np.take_along_axis(expected, ends, axis=2)[:, :, 0]
   cache = tiny.committed(ours, TOKENS, lengths, 24)
-  logits, _ = jax.jit(ours.lm.forward)(
-      ours.params, tree, lengths[:, None] + DEPTHS, cache,
-      cache_lib.init_block(cache, 7), 0, tiny.tree_mask(2))
-  assert_close(logits, expected)
+  assert_close(tiny.scored(ours, cache, tree)[0], expected)
 
 
 def test_greedy_continuation(both):
@@ -373,8 +369,8 @@ def test_longrope_is_for_short_texts_or_for_long_ones(tmp_path, variant):
   # After a cache, whatever its length was.
   cache = tiny.committed(ours, texts[:, :70], [70, 60], 96)
   at = np.array([[70], [60]]) + np.arange(18)
-  logits, _ = jax.jit(ours.lm.forward)(
-      params, np.take_along_axis(texts, at, 1), at, cache,
+  logits, _ = tiny.forward(
+      *ours, np.take_along_axis(texts, at, 1), at, cache,
       cache_lib.init_block(cache, 18), 0,
       np.array([np.tri(18, dtype=bool)] * 2))
   assert_close(logits, np.take_along_axis(expected, at[:, :, None], 1))

@@ -18,8 +18,8 @@ from models.heads import mtp
 from models.huggingface import block_scales, heads, tensor_files
 from models.huggingface import config as hf_config
 from support import (
-    decoder_reference, published_configs as published, published_heads as hf,
-    tiny_models as tiny)
+    decoder_reference, head_reference, published_configs as published,
+    published_heads as hf, tiny_models as tiny)
 
 TOLERANCE = 1e-4
 PROMPT, NEW = 8, 24
@@ -158,14 +158,14 @@ def test_the_next_token_module(tmp_path, monkeypatch):
   projection, enorm, hnorm, last = hf.as_numpy(more).values()
   params, layer = hf.as_numpy((target.params, given))
   eps = one.norm_eps
-  read = decoder_reference.rms(hf.features(target.params, loaded.kept)[0],
+  read = head_reference.rms(hf.features(target.params, loaded.kept)[0],
                                params["norm"]["scale"], eps)
 
   def layers(tokens, hidden):
     x = np.concatenate([
-        decoder_reference.rms(params["embedding"][tokens], enorm, eps),
-        decoder_reference.rms(hidden, hnorm, eps)], axis=-1)
-    return decoder_reference.rms(decoder_reference.layer(
+        head_reference.rms(params["embedding"][tokens], enorm, eps),
+        head_reference.rms(hidden, hnorm, eps)], axis=-1)
+    return head_reference.rms(decoder_reference.layer(
         one, layer, x @ projection.T), last, eps)
 
   hf.check_recurrent(loaded, target.params, read, layers,

@@ -17,7 +17,7 @@ from safetensors import numpy as safetensors
 import decoding_jax as dj
 from models import checkpoints, transformer
 from models.huggingface import config as hf_config
-from support import published_configs as published
+from support import head_reference as parts, published_configs as published
 
 V, DIM, LAYERS, HEADS, KV, HIDDEN, THETA, EPS = 13, 12, 2, 3, 3, 20, 100.0, 1e-5
 _SMALL = {
@@ -91,20 +91,10 @@ def _reference(family, tensors, tokens, blocks=None):
   blocks = np.zeros(len(tokens)) if blocks is None else np.asarray(blocks)
 
   def norm(x, name):
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPS) * (
-        tensors[f"{name}.weight"])
+    return parts.rms(x, tensors[f"{name}.weight"], EPS)
 
   def linear(x, name):
     return x @ tensors[f"{name}.weight"].T + tensors.get(f"{name}.bias", 0.0)
-
-  def rotated(x):
-    """Rotates `[T, heads, C]`: plane i has channels i and i + C / 2."""
-    half = x.shape[-1] // 2
-    angles = np.arange(len(x))[:, None] * THETA**(-np.arange(half) / half)
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    first, second = x[..., :half], x[..., half:]
-    return np.concatenate([first * cos - second * sin,
-                           second * cos + first * sin], axis=-1)
 
   x = tensors[f"{names['embedding']}.weight"][tokens].astype(np.float64)
   for i in range(LAYERS):
@@ -115,17 +105,15 @@ def _reference(family, tensors, tokens, blocks=None):
     if family == "sdar":
       q, k = norm(q, at("query")[:-4] + "norm"), norm(k, at("key")[:-4] +
                                                       "norm")
-    q, k = rotated(q), rotated(k)
+    q, k = (parts.rotate(z, np.arange(len(x)), THETA) for z in (q, k))
     k, v = (np.repeat(z, HEADS // z.shape[1], axis=1) for z in (k, v))
     scores = np.einsum("qhc,khc->hqk", q, k) / np.sqrt(DIM // HEADS)
     scores = np.where(blocks[None] > blocks[:, None], -np.inf, scores)
-    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares /= shares.sum(axis=-1, keepdims=True)
-    x = x + linear(np.einsum("hqk,khc->qhc", shares, v).reshape(len(x), -1),
-                   at("out"))
+    x = x + linear(np.einsum("hqk,khc->qhc", parts.softmax(scores),
+                             v).reshape(len(x), -1), at("out"))
     y = norm(x, at("norm"))
-    gate = linear(y, at("gate"))
-    x = x + linear(gate / (1 + np.exp(-gate)) * linear(y, at("up")), at("down"))
+    x = x + linear(parts.silu(linear(y, at("gate"))) * linear(y, at("up")),
+                   at("down"))
   return linear(norm(x, names["last"]), names["head"])
 
 

@@ -37,10 +37,9 @@ def _logits(config, params):
   """Logits of a step of decoding, after a prefix in a cache."""
   model = tiny.Model(transformer.language_model(config), params)
   cache = tiny.committed(model, TOKENS, PREFIX, 12)
-  logits, _ = jax.jit(model.lm.forward)(
-      params, TOKENS[:, :1], PREFIX[:, None], cache,
-      cache_lib.init_block(cache, 1), 0, jnp.ones((2, 1, 1), bool))
-  return logits
+  return tiny.forward(
+      *model, TOKENS[:, :1], PREFIX[:, None], cache,
+      cache_lib.init_block(cache, 1), 0, jnp.ones((2, 1, 1), bool))[0]
 
 
 def _with_gain(params, gain):

@@ -28,7 +28,6 @@ BOTH = pytest.mark.parametrize("target", [TARGET, MAMBA],
 B, T = 3, 7
 TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 PREFIX = np.array([1, 4, 6], np.int32)
-DEPTHS, MASK = tiny.DEPTHS, tiny.tree_mask(B)
 TREE = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
 
 
@@ -43,23 +42,11 @@ def stateless(*models):
       plain(x.lm), 13, tiny.DELTA.max_length), x.params) for x in models))
 
 
-def scored(model, cache):
-  """Logits and block of the tree."""
-  return _forward(model.lm, model.params, TREE,
-                  cache.length[:, None] + DEPTHS[None], cache,
-                  cache_lib.init_block(cache, 7), 0, jnp.asarray(MASK))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _forward(lm, params, *args):
-  return lm.forward(params, *args)
-
-
 @BOTH
 def test_a_path_is_committed_at_once_or_in_parts(target):
   """Updates stay what they are, whatever part of the path is in the cache."""
   cache = tiny.committed(target, TOKENS, PREFIX, 12)
-  _, block = scored(target, cache)
+  _, block = tiny.scored(target, cache, TREE)
   path = jnp.broadcast_to(jnp.array([0, 1, 4, 6]), (B, 4))
   count = jnp.array([4, 3, 0])
   once = cache_lib.commit(cache, block, path, count)
@@ -159,9 +146,10 @@ def test_the_first_layers_as_a_drafter(config):
     np.testing.assert_allclose(tiny.causal(early, TOKENS)[0], expected,
                                atol=1e-5)
     logits, _ = language_models.language_model(config).halves.early(
-        count, target.params, TREE, cache.length[:, None] + DEPTHS[None], cache,
-        jnp.asarray(MASK))
-    of_first, _ = scored(early, tiny.committed(early, TOKENS, PREFIX, 12))
+        count, target.params, TREE, PREFIX[:, None] + tiny.DEPTHS, cache,
+        jnp.asarray(tiny.tree_mask(B)))
+    of_first, _ = tiny.scored(
+        early, tiny.committed(early, TOKENS, PREFIX, 12), TREE)
     np.testing.assert_allclose(logits, of_first, atol=1e-4)
 
 

@@ -13,24 +13,22 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.testing import conformance
 from models import transformer
 from models.transformer import layers
-from support import decoder_reference, tiny_models as tiny
+from support import decoder_reference, tiny_families, tiny_models as tiny
 
 CONFIGS = {"llama": tiny.LLAMA, "gemma": tiny.GEMMA, "opt": tiny.OPT}
 # Untied, tied, biased, one head a group: what the families leave out.
 VARIANTS = {
-    **CONFIGS,
+    **CONFIGS, **{x: tiny_families.CONFIGS[x] for x in (
+        "llama with biases", "mistral", "qwen2", "olmo2", "smollm3", "granite",
+        "gpt_neox", "gpt2", "mixtral", "olmoe")},
+    "opt-350m": tiny_families.CONFIGS["opt"],
     "tied llama with bias": dataclasses.replace(
         tiny.LLAMA, tie_embeddings=True, bias=True),
     "untied opt without bias": dataclasses.replace(
         tiny.OPT, tie_embeddings=False, bias=False),
     "one kv head, other eps and theta": dataclasses.replace(
         tiny.LLAMA, num_kv_heads=1, norm_eps=0.1, rope_theta=50.0),
-    "mistral": dataclasses.replace(tiny.LLAMA, window=5),
-    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True),
     "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, window=3),
-    "other biases": dataclasses.replace(
-        tiny.LLAMA, out_bias=True, feed_forward_bias=True),
-    "opt-350m": dataclasses.replace(tiny.OPT, post_norm=True, embedding_dim=8),
     "untied projections": dataclasses.replace(
         tiny.LLAMA, embedding_dim=8, post_norm=True),
     "linear rope": dataclasses.replace(
@@ -58,17 +56,8 @@ VARIANTS = {
         tiny.GEMMA, window=0, sandwich_norm=False, attention_softcap=0.0),
     "gemma with windows alone": dataclasses.replace(
         tiny.GEMMA, full_every=0, logit_softcap=0.0),
-    "gpt-2": tiny.GPT_2,
-    "gpt-neox": tiny.NEOX,
-    "olmo-2": dataclasses.replace(
-        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
-    "smollm3": dataclasses.replace(tiny.LLAMA, full_every=2, rope_full=False),
     "no rotation with windows": dataclasses.replace(
         tiny.LLAMA, window=3, full_every=2, rope_full=False),
-    "granite": dataclasses.replace(
-        tiny.LLAMA, embedding_scale=3.0, residual_scale=0.6, logit_divisor=0.5,
-        query_scalar=11.1),
-    "mixtral": tiny.MIXTRAL,
     "olmo-3": dataclasses.replace(
         tiny.LLAMA, reordered_norm=True, joint_qk_norm=True, window=4,
         full_every=2, rope_local_theta=20.0, rope_scaling="linear",
@@ -83,8 +72,6 @@ VARIANTS = {
     "mamba-2 alone, one group": dataclasses.replace(
         tiny.MAMBA, attention_layers=(), linear_key_heads=1),
     "delta layers alone": dataclasses.replace(tiny.DELTA, full_every=0),
-    "olmoe": dataclasses.replace(
-        tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
     "deepseek-2": tiny.DEEPSEEK_2,
     "deepseek-3": tiny.DEEPSEEK_3,
     "latent attention without experts": dataclasses.replace(
@@ -93,7 +80,7 @@ VARIANTS = {
 }
 # What changes how a cache, a block and a mask are used.
 CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in (
-    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral", "deepseek-2",
+    "qwen3", "opt-350m", "gpt_neox", "smollm3", "mixtral", "deepseek-2",
     "deepseek-3")}}
 # Layers with a state, which are not scanned.
 ALL = {**CACHED, **{x: VARIANTS[x] for x in (
@@ -126,27 +113,9 @@ def test_distributions_of_the_test_models_are_neither_flat_nor_certain(config):
   assert len(set(np.asarray(logits).argmax(-1).ravel())) > 4
 
 
-def forward(model, tokens, positions, cache, block, slot, mask):
-  """`forward`, compiled once a model and shape."""
-  return _forward(model.lm, model.params, jnp.asarray(tokens),
-                  jnp.asarray(positions), cache, block, jnp.int32(slot),
-                  jnp.asarray(mask))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _forward(lm, params, *args):
-  return lm.forward(params, *args)
-
-
 # Prefix lengths of the rows, and a tree of 6 nodes under the newest token.
 PREFIX = np.array([1, 4, 6], np.int32)
 TREE_TOKENS = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
-
-
-def scored(model, cache):
-  """Logits and block of the tree."""
-  return forward(model, TREE_TOKENS, PREFIX[:, None] + tiny.DEPTHS, cache,
-                 cache_lib.init_block(cache, 7), 0, tiny.tree_mask(B))
 
 
 @pytest.mark.parametrize("config", ALL.values(), ids=ALL)
@@ -165,8 +134,8 @@ def test_what_is_masked_does_not_matter(config):
   block = cache_lib.init_block(cache, 3)
   mask = np.zeros((B, 1, 3), bool)
   mask[:, :, 1] = True
-  run = lambda cache, block: forward(
-      model, TREE_TOKENS[:, :1], PREFIX[:, None], cache, block, 1, mask)
+  run = lambda cache, block: tiny.forward(
+      *model, TREE_TOKENS[:, :1], PREFIX[:, None], cache, block, 1, mask)
   logits, written = run(cache, block)
 
   after = np.arange(12) >= PREFIX[:, None]
@@ -193,7 +162,7 @@ def test_scanned_layers_equal_unrolled_ones(config):
   jax.tree.map(np.testing.assert_array_equal,
                transformer.unstack_layers(scanned.params), model.params)
   (logits, block), (scanned_logits, scanned_block) = (
-      scored(each, tiny.committed(each, TOKENS, PREFIX, 12))
+      tiny.scored(each, tiny.committed(each, TOKENS, PREFIX, 12), TREE_TOKENS)
       for each in (model, scanned))
   np.testing.assert_allclose(scanned_logits, logits, atol=1e-4)
   stack = slice(config.dense_layers, None)
@@ -239,9 +208,9 @@ def test_grouped_heads_equal_repeated_ones():
 def shifted(model, shift):
   cache = model.lm.init_cache(B, 0)
   order = np.broadcast_to(np.arange(T), (B, T))
-  return forward(model, TOKENS, order + shift, cache,
-                 cache_lib.init_block(cache, T), 0,
-                 np.broadcast_to(np.tri(T, dtype=bool), (B, T, T)))[0]
+  return tiny.forward(*model, TOKENS, order + shift, cache,
+                      cache_lib.init_block(cache, T), 0,
+                      np.broadcast_to(np.tri(T, dtype=bool), (B, T, T)))[0]
 
 
 def test_rotary_positions_are_relative_and_learned_ones_absolute():

@@ -1,7 +1,6 @@
 """CDLH against plain Python, its distributions, its program."""
 
 import functools
-import importlib
 
 import jax
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.testing import exactness
 from support import lookahead_reference as reference, tiny_models as tiny
-
-generate_lib = importlib.import_module("decoding_jax.generate")
+from support.helpers import check_same
 
 GREEDY = dj.Sampling(temperature=0)
 ROWS, V, NEW, EOS = 24, 7, 9, 2
@@ -79,18 +77,10 @@ def run_transformers(method, models, **kwargs):
              **{"new": tiny.NEW, "eos_id": None, **kwargs})
 
 
-def same_rows(out, expected, rows=slice(None)):
-  """Asserts that all there is about the rows is the same."""
-  select = lambda x: np.asarray(x)[rows]
-  np.testing.assert_array_equal(out.tokens, select(expected.tokens))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
-               out.stats, jax.tree.map(select, expected.stats))
-
-
 def transformers(method, models):
   """Runs all rows, and checks that one of them is the same alone."""
   out, alone = run_transformers(method, models), slice(1, 2)
-  same_rows(run_transformers(method, models, rows=alone), out, alone)
+  check_same(run_transformers(method, models, rows=alone), out, alone)
   return out
 
 
@@ -204,7 +194,7 @@ def test_a_budget_of_one_token():
 
 
 def test_other_values_are_not_compiled_anew():
-  size = generate_lib._generate.num_programs
+  size = tiny.generate_lib._generate.num_programs
   method = dj.methods.cdlh(*LOOK)
   first = run(method)
   before = size()

@@ -1,7 +1,5 @@
 """CDSL against plain Python, its invariants, its program."""
 
-import importlib
-
 import jax
 import numpy as np
 import pytest
@@ -9,8 +7,7 @@ import pytest
 import decoding_jax as dj
 from library.search.lookahead import test_cdlh as cdlh
 from support import lookahead_reference as reference, tiny_models as tiny
-
-generate_lib = importlib.import_module("decoding_jax.generate")
+from support.helpers import check_same
 
 LOOK = cdlh.LOOK
 # Options of several tests, which share a program.
@@ -196,8 +193,8 @@ def test_rows_alone_and_in_a_batch():
   expected = cdlh.run_transformers(method, models)
   for row in range(3):
     alone = slice(row, row + 1)
-    cdlh.same_rows(cdlh.run_transformers(method, models, rows=alone), expected,
-                   alone)
+    check_same(cdlh.run_transformers(method, models, rows=alone), expected,
+               alone)
 
 
 @pytest.mark.cases(1)
@@ -210,7 +207,7 @@ def test_short_budgets_and_lookaheads(look, new):
 
 
 def test_other_values_are_not_compiled_anew():
-  size = generate_lib._generate.num_programs
+  size = tiny.generate_lib._generate.num_programs
   cdlh.run(make())
   before = size()
   cdlh.run(make(), seed=2, key=jax.random.key(1), eos_id=4)
@@ -222,7 +219,7 @@ def test_other_values_are_not_compiled_anew():
 def test_extended_without_variants_is_cdsl():
   """Control: with one it is not; see above for all of them."""
   result = cdlh.run(make(commit="prefix"))
-  cdlh.same_rows(result, cdlh.run(make()))
+  check_same(result, cdlh.run(make()))
   assert not np.array_equal(result.tokens, cdlh.run(make(commit="full")).tokens)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import re
 
 import jax
@@ -15,8 +14,6 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import tree_decoder
 from models import transformer
 from support import tiny_models as tiny
-
-generate = importlib.import_module("decoding_jax.generate")
 
 ROWS, SLOTS, CANDIDATES = 2, 2048, 6
 CONFIG = transformer.Config(
@@ -43,7 +40,7 @@ def compiled(decoder, model, config=CONFIG):
       draft_warper=sampling.without_temperature(warper),
       reward=tiny.table_reward(), reward_params=1.0,
       constraints=jnp.zeros((ROWS, tiny.STATES)))
-  return generate._generate.lower(
+  return tiny.generate_lib._generate.lower(
       decoder, 8, context, (cache, cache if decoder.needs_draft else None),
       keys).compile()
 

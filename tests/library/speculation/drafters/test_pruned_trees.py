@@ -13,28 +13,14 @@ from decoding_jax.runtime import cache as cache_lib, prefill
 from decoding_jax.speculation import drafters, tree as tree_lib, verifiers
 from decoding_jax.speculation.drafters import best_first_trees
 from models import transformer
-from models.heads import medusa
-from support import head_states, tiny_models as tiny
+from support import head_states, small_heads, tiny_models as tiny
 
-_CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
-_HEADS = medusa.Config(heads=2)
 _SIZES = dict(branching=(3, 2), nodes=4, layers=1)
 _METHOD = dj.methods.propd(**_SIZES)
 
 
-@functools.lru_cache(maxsize=None)
-def models():
-  """A target that keeps its last layer, and Medusa heads on it."""
-  params = medusa.init(jax.random.key(0), _HEADS, _CONFIG)
-  return {
-      "target": transformer.with_features(_CONFIG, (1,)),
-      "target_params": tiny.random_model(_CONFIG).params,
-      "draft": medusa.head(_HEADS, _CONFIG),
-      "draft_params": jax.tree.map(lambda x: 20 * x, params)}
-
-
 def test_texts_have_the_distribution_of_the_target():
-  result, stats = head_states.fit(_METHOD, models())
+  result, stats = head_states.fit(_METHOD, small_heads.models("medusa"))
   assert result >= 1e-5
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   # The heads, and the first layers.
@@ -43,7 +29,8 @@ def test_texts_have_the_distribution_of_the_target():
 
 def test_control_children_that_are_tested_by_matches_alone():
   pair = dj.Pair(drafters.propd(*_SIZES.values()), verifiers.match())
-  assert head_states.fit(dj.Method("wrong", pair, None), models())[0] < 1e-5
+  assert head_states.fit(dj.Method("wrong", pair, None),
+                         small_heads.models("medusa"))[0] < 1e-5
 
 
 @pytest.mark.cases(1)
@@ -131,7 +118,7 @@ def test_two_halves_are_one_forward(config, kept, scan_layers):
 def test_the_first_layers_run_once(monkeypatch):
   # XLA does not count those of native kernels.
   monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
-  given = models()
+  given = small_heads.models("medusa")
   counts = []
   for lm in (given["target"], given["target"]._replace(
       forward=functools.partial(given["target"].forward))):
