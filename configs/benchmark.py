@@ -30,8 +30,6 @@ from configs import common
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.benchmark`."""
-  common.check_preset(preset, _PRESETS)
   c = ml_collections.ConfigDict()
   # Folders, shipped names or hub:owner/name; "" for both: a pair that is built
   # once, in the folder `pairs`. A head drafts for our methods instead.
@@ -67,8 +65,7 @@ def get_config(preset="default"):
   c.vllm_memory_share = 0.15  # Of the GPU, for each setting.
   c.seed = 0
   c.compilation_cache = False  # Keeps our compiled programs in the workdir.
-  c.update(_PRESETS[preset])
-  return c
+  return common.with_presets(c, _PRESETS, preset)
 
 
 def _drafts(*lengths, batch_1=True, name="assisted", **more):

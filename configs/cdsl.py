@@ -37,8 +37,6 @@ from configs import common
 
 
 def get_config(presets="default"):
-  """Returns the configuration of `experiments.cdsl`; presets joined by commas.
-  """
   c = ml_collections.ConfigDict()
   # "commongen"; "python"; "harmless"; "continue", Python by a reward model; or
   # "file", see `experiments.data.constraint_file`. Its folder or file; "" for
@@ -71,10 +69,7 @@ def get_config(presets="default"):
   # Strings such as "cdlh(8, 4)", or label, name, sizes and sampling settings
   # (temperature, 0 if not given, top_p, top_k, min_p, typical_p).
   c.methods = SENTENCES
-  for preset in presets.split(","):
-    common.check_preset(preset, _PRESETS)
-    c.update(_PRESETS[preset])
-  return c
+  return common.with_presets(c, _PRESETS, *presets.split(","))
 
 
 def line(label, method, **more):

@@ -71,15 +71,6 @@ _PRESETS = {
 
 
 def get_config(presets="smollm2"):
-  """Returns the configuration of `experiments.cdsl`, see `configs/cdsl.py`.
-
-  Presets are joined by commas: a family, a task ("commongen", the default),
-  "smoke".
-  """
-  config = cdsl.get_config("commongen")
-  config.update(_PRESETS["smollm2"])
-  config.update(_TASKS["commongen"])
-  for preset in presets.split(","):
-    common.check_preset(preset, _PRESETS)
-    config.update(_PRESETS[preset])
-  return config
+  # The first two are what `presets` does not name, a family or a task.
+  return common.with_presets(cdsl.get_config("commongen"), _PRESETS, "smollm2",
+                             "commongen", *presets.split(","))

@@ -6,8 +6,17 @@ HEADS = ("medusa", "hydra", "hydra++", "clover1", "clover", "chimera", "eagle",
          "domino", "dflash2")
 
 
-def check_preset(name, known):
-  """Raises `ValueError` unless a name after `--config=<file>:` is known."""
-  if name not in known:
-    raise ValueError(f"--config: preset {name!r} is not one of "
-                     f"{', '.join(known)}.")
+# Paper's settings of its tasks, arXiv 2402.14160.
+PAPER = {"xsum": {"temperatures": (0.3,)},
+         "wmt18_de_en": {"temperatures": (0.3,)},
+         "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
+
+
+def with_presets(config, known, *names):
+  """Updates a config by presets, after `--config=<file>:`; returns it."""
+  for name in names:
+    if name not in known:
+      raise ValueError(f"--config: preset {name!r} is not one of "
+                       f"{', '.join(known)}.")
+    config.update(known[name])
+  return config

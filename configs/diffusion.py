@@ -25,8 +25,6 @@ _PRESETS = {
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.diffusion`."""
-  common.check_preset(preset, _PRESETS)
   c = ml_collections.ConfigDict()
   c.model = "canvas-tasks"  # Folder or name, trained on `canvas_tasks`.
   # As `dj.canvas.methods` are called; others are compared with the first.
@@ -48,5 +46,4 @@ def get_config(preset="default"):
   # What the filter of Learn2PD learns from, and for how long.
   c.filter_examples, c.filter_steps = 768, 2000
   c.seed = 0
-  c.update(_PRESETS[preset])
-  return c
+  return common.with_presets(c, _PRESETS, preset)

@@ -19,8 +19,6 @@ from configs import common
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.grammar`."""
-  common.check_preset(preset, ("default",))
   c = ml_collections.ConfigDict()
   # File of lines of JSON, `schema` and `tests` ("": those that come along), and
   # how many of it, from the first on (0: all).
@@ -29,4 +27,4 @@ def get_config(preset="default"):
   c.engines = ("automaton", "either", "llguidance", "xgrammar")
   c.seconds = 10.0  # Of compiling an automaton, at most.
   c.tokenizer = "python-target"  # Folder or name.
-  return c
+  return common.with_presets(c, {"default": {}}, preset)

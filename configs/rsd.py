@@ -29,11 +29,7 @@ from configs import tasks
 
 
 def get_config(preset="default"):
-  """Returns the configuration of `experiments.rsd`."""
-  common.check_preset(preset, _PRESETS)
-  config = defaults()
-  config.update(_PRESETS[preset])
-  return config
+  return common.with_presets(defaults(), _PRESETS, preset)
 
 
 def defaults():

@@ -30,18 +30,13 @@ runs of SpecHub (arXiv 2411.05289), other articles of CNN/DailyMail cut to 128
 tokens, 128 more at temperature 0.6.
 """
 
+from configs import common
 from configs import rsd
 from configs import tasks
 
 _MODELS = {f"{size}{tuned}": f"hub:meta-llama/Llama-2-{size}{tuned}-hf"
            for tuned in ("", "-chat") for size in ("7b", "13b", "70b")}
 _DRAFT = "hub:JackFram/llama-68m"
-# How the paper samples its tasks.
-_PAPER = {"xsum": {"temperatures": (0.3,)},
-          "wmt18_de_en": {"temperatures": (0.3,)},
-          "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
-
-
 ONE_GPU = {"prompts": 64, "batch": 8, "buckets": 1, "longest_prompt": 512,
            "references": 2}
 _SPECHUB = {"rsd_c(2)": 1.600, "rsd_c(2-2)": 1.969, "rsd_c(2-2-2)": 2.169,
@@ -50,7 +45,6 @@ _SPECHUB = {"rsd_c(2)": 1.600, "rsd_c(2-2)": 1.969, "rsd_c(2-2-2)": 2.169,
 
 
 def get_config(presets="7b,xsum"):
-  """Returns the configuration of `experiments.rsd`, see `configs/rsd.py`."""
   if presets == "one_gpu":
     config = published("7b,xsum", _MODELS, _DRAFT)
     config.update(ONE_GPU)
@@ -79,5 +73,5 @@ def published(presets, models, draft):
   config = rsd.get_config("full")
   config.update(target=models[model], draft=draft, task=task,
                 chat="chat" in model, temperatures=(0.3, 1.0))
-  config.update(_PAPER.get(task, {}))
+  config.update(common.PAPER.get(task, {}))
   return config

@@ -36,7 +36,6 @@ _MODELS = {size: f"hub:facebook/opt-{size}"
 
 
 def get_config(presets="13b,xsum"):
-  """Returns the configuration of `experiments.rsd`, see `configs/rsd.py`."""
   draft = "hub:facebook/opt-125m"
   if presets != "one_gpu":
     return rsd_llama2.published(presets, _MODELS, draft)

@@ -22,11 +22,9 @@ from configs import common
 from configs import rsd
 
 _MODEL = "hub:Qwen/Qwen2.5-Coder-{}-Instruct"
-# Tasks, and how the paper samples those that it has.
 _TASKS = {
     "humaneval": {"longest_prompt": 128}, "mbpp": {}, "gsm8k": {},
-    "wmt18_de_en": {"temperatures": (0.3,)},
-    "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
+    **{task: common.PAPER[task] for task in ("wmt18_de_en", "dolly")}}
 # Trees of `tree_planning.best_trees` for siblings that are accepted in 80, 35
 # and 20 % of the cases.
 _SEQUOIA = {
@@ -48,8 +46,6 @@ _SEQUOIA = {
 
 
 def get_config(task="humaneval"):
-  """Returns the configuration of `experiments.rsd`, see `configs/rsd.py`."""
-  common.check_preset(task, _TASKS)
   config = rsd.get_config("full")
   config.update(
       target=_MODEL.format("1.5B"), draft=_MODEL.format("0.5B"),
@@ -62,5 +58,4 @@ def get_config(task="humaneval"):
       config.trees[experiment][point] = (
           *methods, *(f"{x[:-1]}, traversal)" for x in methods
                       if x.startswith("rsd_s")), f"sequoia({tree})")
-  config.update(_TASKS[task])
-  return config
+  return common.with_presets(config, _TASKS, task)

@@ -11,11 +11,7 @@ from configs import rsd
 
 
 def get_config(preset="paths"):
-  """Returns the configuration of `experiments.rsd`, see `configs/rsd.py`."""
-  common.check_preset(preset, _PRESETS)
-  config = rsd.defaults()
-  config.update(_PRESETS[preset])
-  return config
+  return common.with_presets(rsd.defaults(), _PRESETS, preset)
 
 
 def _at(length, *methods, **fields):

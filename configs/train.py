@@ -50,8 +50,6 @@ from configs import common
 
 
 def get_config(name: str = "target") -> ml_collections.ConfigDict:
-  """Returns the configuration of one run; the names are above."""
-  common.check_preset(name, _RUNS)
   config = ml_collections.ConfigDict(dict(
       preset="",              # of models.transformer.presets
       # Sizes instead of the preset's, where they are not 0; all without one.
@@ -134,8 +132,7 @@ def get_config(name: str = "target") -> ml_collections.ConfigDict:
       checkpoint_every=100,
       compilation_cache=True,  # whether compiled programs stay in the workdir
   ))
-  config.update(_RUNS[name])
-  return config
+  return common.with_presets(config, _RUNS, name)
 
 
 _PYTHON = "python-target"

@@ -20,8 +20,6 @@ from experiments.app import preemption
 from experiments.benchmarking import entries
 from experiments.benchmarking import measurement
 from experiments.benchmarking import systems
-from experiments.benchmarking import tables
-from experiments.harness import store
 from experiments.rivals import engines
 from experiments.timing import profile
 
@@ -36,16 +34,7 @@ def main():
   if PREPARE.value:
     return prepare(PREPARE.value, config)
   preemption.listen()
-  workdir, pair, _, methods, about = measurement.opened(
-      config, WORKDIR.value, compiled=config.compilation_cache)
-  tools, notes = _tools(config)
-  groups = entries.groups(config, methods, tools)
-  rows = tables.rows(measurement.measure(config, pair, methods, groups,
-                                         workdir / store.RESULTS))
-  notes += systems.remarks(pair)
-  tables.write(workdir, rows, notes, about)
-  print(tables.terminal(rows, notes))
-  print(f"{workdir}: summary.md, {store.RESULTS}, {store.RUN}, *.png, *.pdf")
+  pair, methods = measurement.run(config, WORKDIR.value)
   if profile.FOLDER.value:
     texts = systems.prompts(config, pair)  # Not within the traces.
     profile.show({name: lambda name=name: systems.ours(
@@ -73,21 +62,6 @@ def prepare(names, config):
       failures.append(str(e))
   if failures:
     raise launch.UserError(" ".join(failures))
-
-
-def _tools(config):
-  """Returns the installed rivals, and a line for each of the config."""
-  tools, notes = [], []
-  for tool in config.rivals:
-    names = engines.missing(tool)
-    if names:
-      notes.append(f"{tool} was left out: {', '.join(names)} is not installed "
-                   f"({engines.ENGINES[tool].hint}).")
-      print(notes[-1], flush=True)
-    else:
-      tools.append(tool)
-      notes.append(f"{tool}: {engines.versions(tool)}.")
-  return tools, notes
 
 
 if __name__ == "__main__":

@@ -66,9 +66,6 @@ _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
                               lower_bound=1)
 _PROMPT_LENGTH = flags.DEFINE_integer(
     "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
-_SHARED_PREFIX = flags.DEFINE_integer(
-    "shared_prefix", 0, "Tokens of each prompt, fewer than all, that all rows "
-    "begin with: keys and values of them are kept once.", lower_bound=0)
 _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                        "Most tokens to generate.")
 _COSTS = flags.DEFINE_bool(
@@ -86,10 +83,6 @@ _MIB = 2**20
 
 
 def main():
-  if _SHARED_PREFIX.value >= _PROMPT_LENGTH.value:
-    raise launch.UserError(
-        f"--shared_prefix={_SHARED_PREFIX.value}: fewer tokens than "
-        f"--prompt_length={_PROMPT_LENGTH.value} are needed.")
   gpu = gpu_compiler.model(_DEVICES.value)
   compiler = gpu_compiler if gpu else tpu_compiler
   sheet, count = device_compiler.sheet(_DEVICES.value or "any:1")
@@ -117,7 +110,7 @@ def main():
   program = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory_estimate.estimate(pair, [program], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-                                  ways, _SHARED_PREFIX.value)
+                                  ways)
   device = devices[0].device_kind if compiles else (
       _DEVICES.value.partition(":")[0] or "any device")
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
@@ -144,7 +137,7 @@ def _ratios(config, shape, device):
   slots = _PROMPT_LENGTH.value + _MAX_NEW_TOKENS.value
   count = functools.partial(
       tpu_compiler.forward_cycles, part(config, shape[1]), device,
-      _BATCH.value // shape[0], slots=slots, shared=_SHARED_PREFIX.value)
+      _BATCH.value // shape[0], slots=slots)
   one, lines = count(1), [["tokens a row", "cycles", "of a token"]]
   for n in (1, *launch.numbers(_TOKENS)):
     cycles = one if n == 1 else count(n)
@@ -215,8 +208,7 @@ def _compiled(pair, mesh, method, sampling, there, platform):
   compiled = device_compiler.compile_(mesh_lib.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
       max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
-      eos_id=pair.eos_id, device_bytes=there, shared=_SHARED_PREFIX.value),
-                                      platform)
+      eos_id=pair.eos_id, device_bytes=there), platform)
   print(f"compiled in {time.perf_counter() - start:.0f} s", flush=True)
   return compiled
 
@@ -264,12 +256,10 @@ def _costs(config, drafting, program, rows, device):
   if any(x is not None and x.num_experts for x in (config, drafting)):
     return ("no cycles of forwards: how many experts take part depends on the "
             "text")
-  shared = _SHARED_PREFIX.value
   slots = memory_estimate.most_slots([program], _PROMPT_LENGTH.value,
-                                     _MAX_NEW_TOKENS.value, shared)
+                                     _MAX_NEW_TOKENS.value)
   count = functools.cache(functools.partial(
-      tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots,
-      shared=shared))
+      tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots))
   one = count(config, tokens=1)
   lines = [["forwards of a device", "tokens a row", "cycles", "of a token"]]
 
@@ -287,9 +277,7 @@ def _costs(config, drafting, program, rows, device):
     drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)
   add("a step", "", target + drafts)
-  once = f", {shared} of them shared" if shared else ""
-  return (f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
-          f"{once}")
+  return f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
 
 
 if __name__ == "__main__":

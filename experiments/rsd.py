@@ -23,7 +23,6 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.benchmarking import measurement
-from experiments.benchmarking import tables as benchmark_tables
 from experiments.data import prompt_tasks
 from experiments.devices import guides
 from experiments.devices import mesh
@@ -61,7 +60,11 @@ def main():
   else:
     run(config, WORKDIR.value)
     if config.speed and jax.process_count() == 1:
-      print(f"\n{speed(config.speed, WORKDIR.value)}")
+      # Reading the parameters of a target as small as the shipped one takes no
+      # time, so that its rates say nothing of larger ones.
+      programs.clear()  # The other pair's will not be called again.
+      print()
+      measurement.run(config.speed, pathlib.Path(WORKDIR.value) / "speed")
 
 
 def run_drafters(config, workdir):
@@ -179,19 +182,6 @@ def _load(config, pair, methods, prompts):
                    batches.max_rows(config.batch, config.prompts, config.queue),
                    prompt_length, config.max_new_tokens)
   return shared_prefix.apply(guides.apply(pair, config.guide, "guide"), prompts)
-
-
-def speed(config, workdir) -> str:
-  """Measures token rates of a config of `experiments.benchmark`.
-
-  The pair is of real size: on a target as small as the shipped one, reading its
-  parameters takes no time, so that its rates say nothing of larger ones.
-  """
-  programs.clear()  # The other pair's will not be called again.
-  folder = pathlib.Path(workdir) / "speed"
-  rows, sizes = measurement.rates(config, folder)
-  return (f"{benchmark_tables.rates(rows, sizes)}\n"
-          f"{folder}: summary.md, *.png, {store.RESULTS}")
 
 
 if __name__ == "__main__":

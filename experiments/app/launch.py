@@ -298,12 +298,9 @@ def _parse_flags(argv):
     # A config file that raises: only its message, not the traceback around it.
     _fail(_call_of_config(e) or (_root(e) if "Traceback" in str(e) else e))
   except AttributeError as e:
-    root = _root(e)
-    if "get_config" in str(root):
-      _fail(_call_of_config(e))
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
-    _fail(f"--config has no field {root}{hint}")
+    _fail(_call_of_config(e) or f"--config has no field {_root(e)}{hint}")
   except (OSError, UserError) as e:
     _fail(e)
 

@@ -12,7 +12,7 @@ from experiments.devices import model_pair
 from experiments.harness import cells
 from experiments.harness import provenance
 from experiments.harness import store
-from models import transformer
+from experiments.rivals import engines
 
 # Fields that only choose what is measured, and how often.
 FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
@@ -48,16 +48,15 @@ def measure(config, pair, methods, groups, path) -> list[dict]:
     return cells.run(cells_of(groups, config.rounds, run), path, unit="run")
 
 
-def opened(config, workdir, dtype="", **options):
-  """Opens the models, in a type or as stored, and the folder of results.
+def run(config, workdir):
+  """Measures our methods and the installed tools; writes and prints tables.
 
-  Returns the folder, the pair, its models, our methods by name, and a
-  description of the run in Markdown.
+  Returns the pair and our methods by name.
   """
   entries.check(config)
   methods = entries.methods_of(config.methods)
   pair = systems.open_pair(config, workdir)
-  models = systems.with_dtype(pair, dtype or pair.dtype)
+  models = systems.with_dtype(pair, pair.dtype)
   for method, temperature in itertools.product(methods.values(),
                                                config.temperatures):
     model_pair.check(method, models, config.prompt_length,
@@ -65,21 +64,30 @@ def opened(config, workdir, dtype="", **options):
                      systems.sampling(config, temperature))
   settings = {**json.loads(config.to_json()),
               "models": model_pair.fingerprint(models)}
-  workdir = store.open_workdir(workdir, settings, FREE, timed=True, **options)
-  return workdir, pair, models, methods, provenance.markdown(
-      {**settings, "target": str(pair.target), "draft": str(pair.draft)})
+  workdir = store.open_workdir(workdir, settings, FREE, timed=True,
+                               compiled=config.compilation_cache)
+  tools, notes = _tools(config)
+  rows = tables.rows(measure(config, pair, methods,
+                             entries.groups(config, methods, tools),
+                             workdir / store.RESULTS))
+  notes += systems.remarks(pair, models)
+  tables.write(workdir, rows, notes, provenance.markdown(
+      {**settings, "target": str(pair.target), "draft": str(pair.draft)}))
+  print(f"{tables.terminal(rows, notes)}\n{workdir}: summary.md, "
+        f"{store.RESULTS}, {store.RUN}, *.png, *.pdf")
+  return pair, methods
 
 
-def rates(config, workdir):
-  """Measures our methods alone, and writes their summary and figure.
-
-  Returns rows of `tables.rows`, and the parameters of target and draft.
-  """
-  workdir, pair, models, methods, about = opened(config, workdir,
-                                                 config.dtypes[0])
-  rows = tables.rows(measure(
-      config, pair, methods, entries.groups(config, methods, ()),
-      workdir / store.RESULTS))
-  tables.write(workdir, rows, systems.remarks(pair), about)
-  return rows, [transformer.num_params(params) for params in (
-      models.target_params, models.draft_params)]
+def _tools(config):
+  """Returns the installed rivals with settings, and a line for each."""
+  tools, notes = [], []
+  for tool in (name for name, settings in config.rivals.items() if settings):
+    names = engines.missing(tool)
+    if names:
+      notes.append(f"{tool} was left out: {', '.join(names)} is not installed "
+                   f"({engines.ENGINES[tool].hint}).")
+      print(notes[-1], flush=True)
+    else:
+      tools.append(tool)
+      notes.append(f"{tool}: {engines.versions(tool)}.")
+  return tools, notes

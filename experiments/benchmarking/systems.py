@@ -148,6 +148,7 @@ def with_dtype(pair, dtype):
     return model_pair.with_params(model_pair.open_pair(
         str(pair.source(dtype)), pair.head, *pair.dtypes(dtype),
         *pair.weights(dtype)))
+  # A draft of the target's first layers has no tokenizer of its own.
   with launch.user_errors(OSError, ValueError):
     loaded = [checkpoints.load(folder, dtype=computed, weights=weights)
               for folder, computed, weights in zip(
@@ -159,9 +160,12 @@ def with_dtype(pair, dtype):
                               pair.tokenizer, sizes[1] / sizes[0])
 
 
-def remarks(pair):
-  """Returns lines about the types of a `Pair`."""
+def remarks(pair, models):
+  """Returns lines about sizes and types of a `Pair`, and its `ModelPair`."""
+  sizes = [transformer.num_params(params) / 1e6 for params in (
+      models.target_params, models.draft_params)]
   return [line for holds, line in (
+      (True, f"A pair of {sizes[0]:.0f} M and {sizes[1]:.0f} M parameters."),
       (pair.draft_dtype,
        f"All drafts, ours and theirs, compute in {pair.draft_dtype}."),
       (pair.draft_weights != quantization.DTYPE,

@@ -8,8 +8,9 @@ from experiments.harness import figures
 from experiments.rivals import engines
 
 _TITLES = {"rate": "tokens/s", "same": "x same dtype", "any": "x any",
-           "block_efficiency": "block eff.", "steps": "target calls",
-           "first_seconds": "first call, s", "peak_mb": "peak, MB"}
+           "plain": "x plain", "block_efficiency": "block eff.",
+           "steps": "target calls", "first_seconds": "first call, s",
+           "peak_mb": "peak, MB"}
 _SPECS = {"rate": ".1f", "steps": ".0f", "first_seconds": ".1f",
           "peak_mb": ".0f"}
 
@@ -19,8 +20,8 @@ def rows(records) -> list[dict]:
 
   `rate` and `steps` are [median, least, most] over the rounds; `same` and `any`
   the rate over the best exact rival's of the same batch and temperature, in the
-  same dtype and in any, and `rivals` these two rows. None is unknown; `error`
-  says why.
+  same dtype and in any, and `rivals` these two rows; `plain` is over our plain
+  decoding's in the same dtype. None is unknown; `error` says why.
   """
   by_entry = {}
   for record in records:
@@ -34,6 +35,9 @@ def rows(records) -> list[dict]:
     row["rivals"] = [max(some, key=lambda x: x["rate"][0], default=None)
                      for some in (same, rivals)]
     row["same"], row["any"] = (_over(row, x) for x in row["rivals"])
+    row["plain"] = _over(row, next(
+        (x for x in table if x["rate"] and x["entry"] == row["entry"]._replace(
+            tool=entries.OURS, name="autoregressive")), None))
   return table
 
 
@@ -94,29 +98,6 @@ def terminal(rows_, notes=()) -> str:
       text_tables.terminal)
 
 
-def rates(rows_, sizes) -> str:
-  """Formats the rates of our methods alone next to plain decoding's.
-
-  `sizes` are the parameters of target and draft. The last sentence names the
-  fastest method.
-  """
-  blocks = []
-  for group, members in groups(rows_).items():
-    plain = next(x for x in members if x["entry"].name == "autoregressive")
-    members = [{**row, "plain": _over(row, plain)} for row in members]
-    blocks += [
-        ("Tokens a second on a pair of "
-         f"{' and '.join(f'{x / 1e6:.0f} M' for x in sizes)} parameters\n"
-         f"{title(*group)}; x plain: over autoregressive, "
-         f"{plain['rate'][0]:.0f} tokens/s", text_tables.pivot(
-             _long(members), {"method": ""}, form=_range,
-             titles={"rate": "tokens/s", "plain": "x plain",
-                     "block_efficiency": "block eff."}, specs={"rate": ".0f"})),
-        f"{members[0]['entry'].name} is the fastest, at "
-        f"{members[0]['plain']:.2f} times the rate of plain decoding."]
-  return text_tables.render(blocks, text_tables.terminal)
-
-
 def write(folder, rows_, notes=(), about="") -> None:
   """Writes `summary.md` and the figure tokens_per_second."""
   text_tables.write(folder / "summary.md", [
@@ -155,8 +136,12 @@ def title(batch, temperature, bits="") -> str:
 
 
 def _tables(rows_):
+  """Returns a table for each group, of the columns that it knows."""
+  known = lambda members: {
+      x: column for x, column in _TITLES.items()
+      if any(row[x] is not None for row in members)}
   return [(title(*group) + _references(members[0]), text_tables.pivot(
-      _long(members), {"name": "", "dtype": "dtype"}, titles=_TITLES,
+      _long(members), {"name": "", "dtype": "dtype"}, titles=known(members),
       form=_range, specs=_SPECS)) for group, members in groups(rows_).items()]
 
 
@@ -171,8 +156,7 @@ def _references(row):
 def _long(rows_):
   """Returns the long records of rows."""
   return [r for row in rows_ for r in text_tables.long_records(
-      {x: row[x] for x in (*_TITLES, "plain") if x in row},
-      name=name(row["entry"]), method=row["entry"].name,
+      {x: row[x] for x in _TITLES}, name=name(row["entry"]),
       dtype=row["entry"].dtype)]
 
 
@@ -194,7 +178,8 @@ process of its own, and only one computes at a time.
 - *: texts do not have the target's distribution, as `experiments.exactness
   --engine` tests. The next two columns never refer to such rows.
 - x same dtype, x any: tokens/s over the best row's of all other tools,
-  in the same dtype and in any, which the title names.
+  in the same dtype and in any, which the title names. x plain: over ours of
+  plain decoding in the same dtype.
 - Block efficiency: tokens per target call. Target calls: of all rows at once.
 - First call: with compilation, which the other columns exclude.
 - Peak: peak memory of the process during the run, models included."""

@@ -20,6 +20,7 @@ from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import prompt_tasks
 from experiments.data import python_corpus
+from experiments.data import records
 from experiments.scoring import task_rewards
 from models.text import chat_template
 from models.text import tokenizers
@@ -61,14 +62,6 @@ def load(config, pair) -> Task:
       return task
     second = task_rewards.second(config.second_reward)
     return task._replace(judge=task.judge._replace(second=second))
-
-
-def part(task: Task, start: int, end: int) -> Task:
-  """Returns the examples from `start` to before `end` as a task."""
-  judge = task.judge._replace(constraints=jax.tree.map(
-      lambda x: x[start:end], task.judge.constraints))
-  return Task(task.prompts[start:end], task.references[start:end], task.eos_id,
-              judge)
 
 
 def fingerprint(task) -> str:
@@ -214,10 +207,7 @@ def _file(config, pair):
 
 
 def _parsed(path, number, line):
-  try:
-    value = json.loads(line)
-  except ValueError as e:
-    raise ValueError(f"'{path}', line {number} is not JSON: {e}.") from e
+  value = records.parsed(f"'{path}', line {number}", line).value
   if not isinstance(value, list):
     raise ValueError(f"'{path}', line {number} is of type "
                      f"{type(value).__name__}: a list of concepts is needed, "

@@ -46,9 +46,9 @@ def field(record: Record, path: str) -> str:
   return value
 
 
-def texts(data, name="data") -> list[str]:
-  """Returns the texts of a file, of records with a field `text`; see `load`."""
-  return [field(record, "text" if isinstance(record.value, dict) else "")
+def texts(data, name="data", path="text") -> list[str]:
+  """Returns the texts of a file, or of a field of its records; see `load`."""
+  return [field(record, path if isinstance(record.value, dict) else "")
           for record in load(data, name=name)]
 
 
@@ -92,14 +92,14 @@ def _of_file(path, by_line):
   if not text.strip():
     return []
   if inner.suffix == ".json":
-    items = _parsed(f"'{path}'", text).value
+    items = parsed(f"'{path}'", text).value
     if not isinstance(items, list):
       raise ValueError(f"'{path}' is of type {type(items).__name__}: a list "
                        "of examples is needed.")
     return [Record(f"'{path}', item {i}", value)
             for i, value in enumerate(items, 1)]
   if by_line or inner.suffix == ".jsonl":
-    make = _parsed if inner.suffix == ".jsonl" else Record
+    make = parsed if inner.suffix == ".jsonl" else Record
     # Not splitlines, which also splits at characters that JSON may contain.
     lines = text.replace("\r\n", "\n").split("\n")
     return [make(f"'{path}', line {i}", line)
@@ -107,7 +107,8 @@ def _of_file(path, by_line):
   return [Record(f"'{path}'", text)]
 
 
-def _parsed(where, text):
+def parsed(where: str, text: str) -> Record:
+  """Reads JSON; a `ValueError` names where it is."""
   try:
     value = json.loads(text)
   except ValueError as e:

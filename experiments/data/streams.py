@@ -35,7 +35,13 @@ def check(config) -> None:
 
 def texts(config) -> list[str]:
   """Returns the texts that a tokenizer is trained on."""
-  return _texts(config, python_corpus.TRAIN)
+  split = python_corpus.TRAIN
+  if config.dialogues:
+    return [text for pair in _pairs(config, split) for text in pair]
+  if has_file(config):
+    return _documents(config, split)
+  return [text for _, text in python_corpus.modules(split,
+                                                    config.corpus or None)]
 
 
 def data(config, tokenizer) -> batches.Data:
@@ -73,15 +79,6 @@ def windows(config, train, held_out, prompts) -> batches.Data:
       prompts=prompts)
 
 
-def _texts(config, split):
-  if config.dialogues:
-    return [text for pair in _pairs(config, split) for text in pair]
-  if has_file(config):
-    return _documents(config, split)
-  return [text for _, text in python_corpus.modules(split,
-                                                    config.corpus or None)]
-
-
 def _tokens(config, tokenizer, split):
   """Returns the stream of a split, `[n]` int32."""
   end = tokenizers.eos_id(tokenizer)
@@ -113,9 +110,8 @@ def _documents(config, split):
   """Returns the documents of a split; one in `_STRIDE` is held out."""
   # They are chosen by a hash of the text, so that copies stay together. Of a
   # file that is a single text, parts are chosen by their number.
-  documents = [x.value if isinstance(x.value, str)
-               else records.field(x, config.corpus_field)
-               for x in records.load(config.corpus, name="--config.corpus")]
+  documents = records.texts(config.corpus, "--config.corpus",
+                            config.corpus_field)
   if len(documents) > 1:
     chosen = [text for text in documents
               if python_corpus.split_of(text, _STRIDE) == split]

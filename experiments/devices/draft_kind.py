@@ -82,6 +82,9 @@ class Placing(NamedTuple):
 class Draft:
   """A draft for a target; this one is of methods that need nothing."""
   name: str = ""  # as `--draft` has it
+  # Not fields: whether it reads features of the target, and whether its
+  # parameters are the target's.
+  is_head = of_target = False
 
   def __str__(self):
     return self.name
@@ -90,16 +93,6 @@ class Draft:
   def is_model(self) -> bool:
     """Tells whether it drafts for methods that need a draft model."""
     return bool(self.name)
-
-  @property
-  def is_head(self) -> bool:
-    """Tells whether it reads features of the target."""
-    return False
-
-  @property
-  def of_target(self) -> bool:
-    """Tells whether its parameters are the target's."""
-    return False
 
   def saved_weights(self, target) -> str:
     """Returns a `quantization.WEIGHTS` of its own, or "" for the target's."""
@@ -156,6 +149,7 @@ class OfTarget(Draft):
   # A subclass has `view(config, count)`, the model that drafts for a target of
   # this config, and `part(config, count)`, the architecture of what it reads.
   count: int = 1  # the N
+  of_target = True
 
   @classmethod
   def of_name(cls, name: str, prefix: str, digits: int, unit: str,
@@ -169,10 +163,6 @@ class OfTarget(Draft):
       raise launch.UserError(f"--draft={name}: {prefix}N with a number N of "
                              f"{unit} is needed, such as {example}.")
     return cls(name, int(number))
-
-  @property
-  def of_target(self):
-    return True
 
   def check_types(self, source):
     for field, (of_target, value) in (("draft_dtype", source.dtypes),

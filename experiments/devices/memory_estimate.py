@@ -86,14 +86,12 @@ def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
 
 
-def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
-             shared=0) -> Need:
+def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   """Estimates the bytes that a run needs on each device."""
   # The parameters of the pair may be shapes. `kinds` are pairs or decoders, one
-  # after the other; `width` is the P tokens of the longest prompt, `shared` are
-  # those that all prompts begin with.
+  # after the other; `width` is the P tokens of the longest prompt.
   decoders = [tree_decoder.as_decoder(program) for program in kinds]
-  slots = most_slots(kinds, width, max_new_tokens, shared)
+  slots = most_slots(kinds, width, max_new_tokens)
   models = [(pair.target, pair.target_params)]
   drafts = any(decoder.needs_draft for decoder in decoders)
   # What a head keeps is counted as what its drafter carries; the slots that a
@@ -113,10 +111,10 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
       pair.draft_params] * (drafts and is_head)))
   of_target = memory.size(memory.distinct([pair.target_params]))
   caches = sum(
-      memory.size((x.keys, x.values, x.length)) // (rows * n) + memory.size(
-          (x.features, x.states, _updates(x, scored))) // rows
+      memory.size((x.keys, x.values, x.length)) // (ways.rows * n) +
+      memory.size((x.features, x.states, _updates(x, scored))) // ways.rows
       for (lm, _), n in zip(models, (ways.layers, own))
-      for x, rows in _caches(lm, batch, slots, shared, ways))
+      for x in [_cache(lm, batch, slots)])
   return Need(
       of_target // ways.layers + (all_weights - of_target) // own,
       caches + max(memory.size(_carry(pair, program, batch, width, slots))
@@ -126,11 +124,11 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
       temporaries // parts)
 
 
-def most_slots(kinds, width, max_new_tokens, shared=0) -> int:
+def most_slots(kinds, width, max_new_tokens) -> int:
   """Returns the most slots of a cache in a run; arguments as in `estimate`."""
   return max(prefill.capacity(
-      width, max_new_tokens + tree_decoder.as_decoder(program).max_slots_ahead,
-      shared) for program in kinds)
+      width, max_new_tokens + tree_decoder.as_decoder(program).max_slots_ahead)
+             for program in kinds)
 
 
 def device_memory(device) -> int | None:
@@ -155,13 +153,6 @@ def nodes(program):
 def _cache(lm, batch, slots):
   view = lm.target_view or (lambda cache: cache)
   return jax.eval_shape(lambda: view(lm.init_cache(batch, slots)))
-
-
-def _caches(lm, batch, slots, shared, ways):
-  """Returns caches, and over how many devices their rows are split."""
-  once = shared if lm.reads_shared else 0
-  return [(_cache(lm, batch, slots - once), ways.rows),
-          *([(_cache(lm, 1, once), 1)] if once else [])]
 
 
 def _updates(cache, nodes):

@@ -293,11 +293,10 @@ def _decode(run, sampling, batch, params):
       **{**dict(run.arguments), "sampling": sampling})
 
 
-def trace(pair, batch, width, *, device_bytes=None, shared=0, **settings):
+def trace(pair, batch, width, *, device_bytes=None, **settings):
   """Traces the program of `generate` for devices that may be absent."""
   # The parameters of `pair` are `stand_ins`. `device_bytes` is the memory of
-  # each device, None if unknown; this machine's does not matter. `shared`
-  # tokens of the prompts are common.
+  # each device, None if unknown; this machine's does not matter.
   pair = model_pair.for_method(pair, settings["method"])
 
   def shape(spec, axes, dtype):
@@ -310,7 +309,7 @@ def trace(pair, batch, width, *, device_bytes=None, shared=0, **settings):
   there = device_bytes and device_bytes * pair.mesh.shape[sharding.MODEL]
   with launch.user_errors(memory.TooLittle), memory.of_absent(there):
     return _generate.trace(
-        _run(pair, shared, **settings),
+        _run(pair, 0, **settings),
         (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
          rows((batch,), np.int32), None),
         shape(PartitionSpec(), (), np.float32),

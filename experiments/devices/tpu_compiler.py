@@ -15,7 +15,6 @@ from jax.experimental import topologies
 import jax.numpy as jnp
 
 from decoding_jax import kernels
-import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from experiments.app import launch
 from experiments.devices import device_compiler
@@ -77,14 +76,13 @@ def devices(name):
         f"v5p:2x2x4, in whole machines: {e}") from e
 
 
-def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
+def forward_cycles(config, device, batch, tokens, slots) -> int:
   """Counts the scheduled cycles of a forward of B x T tokens."""
   # Programs of one and of two layers are compiled, and extrapolated to all. Not
-  # measured; layers are not split, and there are no experts. Of the `slots` of
-  # the cache all rows share `shared`.
+  # measured; layers are not split, and there are no experts.
   one, two = (
-      cycles(_forward(config, layers, device, batch, tokens, slots,
-                      shared=shared), device) for layers in (1, 2))
+      cycles(_forward(config, layers, device, batch, tokens, slots), device)
+      for layers in (1, 2))
   return one + (config.num_layers - 1) * (two - one)
 
 
@@ -129,13 +127,10 @@ def _schedules():
   return folder
 
 
-def _forward(config, layers, device, batch, tokens, slots, *, shared=0):
+def _forward(config, layers, device, batch, tokens, slots):
   config = dataclasses.replace(config, num_layers=layers, scan_layers=False)
   lm = transformer.language_model(config)
-  cache = jax.eval_shape(lambda: lm.init_cache(batch, slots - shared))
-  if shared:
-    once = jax.eval_shape(lambda: lm.init_cache(1, shared))
-    cache = cache.replace(shared=dj.Block(once.keys, once.values))
+  cache = jax.eval_shape(lambda: lm.init_cache(batch, slots))
   ids = jax.ShapeDtypeStruct((batch, tokens), jnp.int32)
   arguments = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(

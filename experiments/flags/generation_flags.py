@@ -83,7 +83,8 @@ def methods(batch, draft=None, reward=False) -> list[dj.Method]:
   `draft` is the drafter, once it is open; `reward`, whether there is one.
   """
   if METHOD.value == AUTO:
-    return _auto_method().methods(draft or model_flags.has_drafter(), batch)
+    from experiments.timing import auto_method  # It imports much.
+    return auto_method.methods(draft or model_flags.has_drafter(), batch)
   if model_flags.memory_budget() is not None:
     raise launch.UserError(f"--memory_budget and --method={METHOD.value}: it is"
                            f" --method={AUTO} that chooses by a budget.")
@@ -92,15 +93,10 @@ def methods(batch, draft=None, reward=False) -> list[dj.Method]:
 
 def choose(pair, prompts, lengths, batch):
   """Returns what `auto` chooses, an `auto_method.Choice`."""
-  return _auto_method().choose(pair, prompts, lengths, MAX_NEW_TOKENS.value,
-                               sampling(), batch=batch,
-                               memory_budget=model_flags.memory_budget())
-
-
-def _auto_method():
-  # Few runs need it, and it imports much.
-  from experiments.timing import auto_method
-  return auto_method
+  from experiments.timing import auto_method  # Few runs need it.
+  return auto_method.choose(pair, prompts, lengths, MAX_NEW_TOKENS.value,
+                            sampling(), batch=batch,
+                            memory_budget=model_flags.memory_budget())
 
 
 def settings() -> dict:

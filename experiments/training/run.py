@@ -87,7 +87,7 @@ def check(config) -> None:
   for name in ("learning_rate", "matrix_learning_rate", "clip"):
     if not config[name] > 0:
       raise ValueError(f"--config.{name}={config[name]} must be positive.")
-  for name in ("b2", "final_loss_from"):
+  for name in ("b2", "final_loss_from", "sample_fraction"):
     if not 0 <= config[name] <= 1:
       raise ValueError(f"--config.{name}={config[name]} is not in [0, 1].")
   if not 0 <= config.warmup_steps < config.steps:
@@ -120,7 +120,13 @@ def check(config) -> None:
                      "--config.teacher.")
   if config.suffix_length:
     _check_pieces(config)
-  _check_samples(config)
+  if config.sample_fraction:
+    if not config.teacher:
+      raise ValueError("--config.sample_fraction="
+                       f"{config.sample_fraction} needs a --config.teacher "
+                       "that writes the samples.")
+    launch.check_positive(config, "sample_rows", "sample_prompt",
+                          "sample_batch")
   _check_export(config)
 
 
@@ -153,21 +159,6 @@ def _check_head(config):
     if config[name] and not own_texts.is_source(config):
       raise ValueError(f"--config.{name}={config[name]} needs texts that stay "
                        "the same, of --config.own_texts or --config.prompts.")
-
-
-def _check_samples(config):
-  if not 0 <= config.sample_fraction <= 1:
-    raise ValueError(
-        f"--config.sample_fraction={config.sample_fraction} is not in [0, 1].")
-  if not config.sample_fraction:
-    return
-  if not config.teacher:
-    raise ValueError(f"--config.sample_fraction={config.sample_fraction} needs "
-                     "a --config.teacher that writes the samples.")
-  for name in ("sample_rows", "sample_prompt", "sample_batch"):
-    if config[name] < 1:
-      raise ValueError(f"--config.{name}={config[name]} must be at least 1 for "
-                       f"--config.sample_fraction={config.sample_fraction}.")
 
 
 def _check_export(config):

@@ -433,8 +433,7 @@ def test_own_file_of_words_and_banned_words(folders, load, tmp_path):
 
   def worth(row, text):
     """The reward of a text of an example."""
-    part = constrained_tasks.part(task, row, row + 1)
-    return value(part.judge, 0, task.prompts[row], tokenizer.encode(text).ids)
+    return value(task.judge, row, task.prompts[row], tokenizer.encode(text).ids)
 
   # Half for the words, half for what is avoided.
   assert [worth(0, x) for x in (" a i", " a", " a i o", " o", " no")] == [

@@ -337,9 +337,9 @@ def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
 
 
 @pytest.mark.parametrize("field, value, message", [
-    ("sample_rows", 0, "--config.sample_rows=0 must be at least 1 for"),
-    ("sample_prompt", 0, "--config.sample_prompt=0 must be at least 1 for"),
-    ("sample_batch", 0, "--config.sample_batch=0 must be at least 1 for"),
+    ("sample_rows", 0, "--config.sample_rows=0: at least 1 is needed"),
+    ("sample_prompt", 0, "--config.sample_prompt=0: at least 1 is needed"),
+    ("sample_batch", 0, "--config.sample_batch=0: at least 1 is needed"),
     ("sample_prompt", 40, "length=20 must exceed --config.sample_prompt=40"),
     ("sample_length", 5000, "sample_length=5000 must be at most 320, the max"),
 ])

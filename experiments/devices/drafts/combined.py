@@ -64,7 +64,6 @@ class Combined(draft_kind.Draft):
 
 
 def of_name(name):
-  """Returns the draft of a name with a comma, else None."""
   names = _COMMA.split(name)
   if len(names) == 1:
     return None

@@ -14,10 +14,7 @@ _MTP = "mtp"
 
 class Head(draft_kind.Draft):
   """A head, whose target keeps what it reads."""
-
-  @property
-  def is_head(self):
-    return True
+  is_head = True
 
   def saved_weights(self, target):
     with launch.user_errors(OSError, ValueError):
@@ -59,10 +56,8 @@ def _types(source):
 
 
 def of_name(name):
-  """Returns the draft if the name is of the target's own module."""
   return Head(name) if name == _MTP else None
 
 
 def of_folder(name, folder):
-  """Returns the draft if a folder holds a head."""
   return Head(name) if heads.is_head(folder) else None

@@ -30,5 +30,4 @@ class Layers(draft_kind.OfTarget):
 
 
 def of_name(name):
-  """Returns the draft if the name is of layers; raises `UserError` for no N."""
   return Layers.of_name(name, "layers:", 5, "layers", "layers:8")

@@ -25,5 +25,4 @@ class Lookup(draft_kind.Draft):
 
 
 def of_name(name):
-  """Returns the draft if this is its name."""
   return Lookup(name) if name == prompt_lookup.NAME else None

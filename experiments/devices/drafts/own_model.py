@@ -53,7 +53,6 @@ class OwnModel(draft_kind.Draft):
 
 
 def of_name(name):
-  """Returns the draft of a call of one's own function, else None."""
   if not own_code.module_of(name):
     return None
   made = method_specs.own_call(name, "--draft")

@@ -36,5 +36,4 @@ class Prompts(draft_kind.Draft):
 
 
 def of_folder(name, folder):
-  """Returns the draft if a folder holds prompt tokens."""
   return Prompts(name) if heads.is_prompts(folder) else None

@@ -9,10 +9,7 @@ HELP = ("a file .npz of experiments.convert, for drafters without a model")
 
 class Table(draft_kind.Draft):
   """A start table of drafters without a model."""
-
-  @property
-  def is_model(self):
-    return False
+  is_model = False
 
   def for_methods(self, spec, methods, target):
     if all(map(draft_kind.needs_draft, methods)):
@@ -27,5 +24,4 @@ class Table(draft_kind.Draft):
 
 
 def of_name(name):
-  """Returns the draft if the name is of a start table's file."""
   return Table(name) if start_tables.is_file(name) else None

@@ -19,5 +19,4 @@ class Window(draft_kind.OfTarget):
 
 
 def of_name(name):
-  """Returns the draft if the name is of a window; a `UserError` for no N."""
   return Window.of_name(name, "window:", 7, "tokens", "window:512")
