@@ -146,7 +146,7 @@ def _panel(records, names, seed, title):
                                 for x in ("emitted", "forwards", "right"))
     series.setdefault(record["method"].split("(")[0], []).append((
         emitted.sum() / forwards.sum(), intervals.json_values(
-            intervals.interval(right, np.ones(chosen.sum()), seed))))
+            intervals.interval(right, seed=seed))))
   return figures.Panel({x: sorted(points) for x, points in series.items()},
                        title, "tokens a forward")
 

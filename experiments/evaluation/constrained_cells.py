@@ -159,22 +159,21 @@ def _rows(task, starts, out, tokenizer):
         "states": extra("states", [0] * 4)[i].tolist()}
 
 
-def figures(record, seed=0) -> dict[str, list]:
+def figures(record) -> dict[str, list]:
   """Computes [figure, low, high] with 95 % bootstrap intervals over examples.
 
   Of seconds they are over batches. Scores are scaled; calls are per committed
   token.
   """
-  ones = np.ones(len(record["emitted"]))
   emitted = record["emitted"]
-  ratio = lambda values, by: intervals.json_values(
-      intervals.interval(values, by, seed))
-  share = lambda name, scale=1.0, by=ones: ratio(
+  ratio = lambda values, by=None: intervals.json_values(
+      intervals.interval(values, by))
+  share = lambda name, scale=1.0, by=None: ratio(
       scale * np.asarray(record[name], float), by)
   times = {}
   if "seconds" in record:
     seconds, greedy = record["seconds"], record["baseline_seconds"]
-    times = {"seconds": ratio(seconds, np.ones(len(seconds))),
+    times = {"seconds": ratio(seconds),
              "greedy_seconds": [greedy],
              "slowdown": ratio(seconds, np.full(len(seconds), greedy))}
   return {

@@ -41,8 +41,7 @@ def verdict(records) -> str:
   if None in found:
     return ""
   ours, theirs = (np.array(r[name], float) for r in found)
-  interval = score.scale * intervals.interval(ours - theirs, np.ones(len(ours)),
-                                              0)
+  interval = score.scale * intervals.interval(ours - theirs)
   difference, low, high = (f"{x:+.{score.digits}f}" for x in interval)
   ours, theirs = (
       f"{r['label']} has {r['metrics'][name][0]:.{score.digits}f} at "

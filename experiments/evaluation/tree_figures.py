@@ -92,7 +92,7 @@ def short_names(names) -> dict[str, str]:
   return {name: x if count[x] == 1 else name for name, x in short.items()}
 
 
-def of_record(record, parameter_ratio, seed=0) -> dict:
+def of_record(record, parameter_ratio) -> dict:
   """Computes the reported figures of a record, as JSON values.
 
   Figures of `main`, and `log_prob` a token; `idle_share`, of the row-steps in
@@ -100,8 +100,7 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
   siblings; and where drafts go on over calls, `mean_accepted`.
   """
   figures = {
-      "log_prob": intervals.interval(record["log_prob"], record["emitted"],
-                                     seed),
+      "log_prob": intervals.interval(record["log_prob"], record["emitted"]),
       **_idle(record),
       # Only trees have siblings.
       "acceptance_by_rank": metrics.acceptance_by_rank(
@@ -111,7 +110,7 @@ def of_record(record, parameter_ratio, seed=0) -> dict:
     figures["mean_accepted"] = [metrics.mean_accepted(
         record["accepted_by_depth"], sum(record["target_calls"]),
         record["post_verify_calls"])]
-  return {**main(record, parameter_ratio, seed),
+  return {**main(record, parameter_ratio),
           **{k: intervals.json_values(v) for k, v in figures.items()}}
 
 
@@ -121,7 +120,7 @@ def _idle(record):
   return {} if share < 0 else {"idle_share": [share]}
 
 
-def main(record, parameter_ratio, seed=0) -> dict:
+def main(record, parameter_ratio) -> dict:
   """Computes the figures that papers report, as JSON values.
 
   `block_efficiency`, `mbsu`, `acceptance_by_depth`, a list of figures; where it
@@ -129,25 +128,23 @@ def main(record, parameter_ratio, seed=0) -> dict:
   the ratio to it, `token_rate_ratio`.
   """
   calls = metrics.ratio(record["draft_calls"], record["target_calls"])
-  efficiency = intervals.interval(record["emitted"], record["target_calls"],
-                                  seed)
+  efficiency = intervals.interval(record["emitted"], record["target_calls"])
   figures = {"block_efficiency": efficiency,
              "mbsu": efficiency * metrics.mbsu(1, calls, parameter_ratio)}
   if "seconds" in record:
     figures["token_rate"] = intervals.interval(record["tokens"],
-                                               record["seconds"], seed)
+                                               record["seconds"])
   if "plain_seconds" in record:
     plain = record["plain_tokens"], record["plain_seconds"]
     figures["plain_rate"] = [metrics.ratio(*plain)]
     figures["token_rate_ratio"] = intervals.relative(
-        record["tokens"], record["seconds"], *plain, seed)
+        record["tokens"], record["seconds"], *plain)
   elif "baseline_rate" in record:
     figures["plain_rate"] = [record["baseline_rate"]]
     figures["token_rate_ratio"] = (figures["token_rate"] /
                                    record["baseline_rate"])
   return {**{k: intervals.json_values(v) for k, v in figures.items()},
-          "acceptance_by_depth": _acceptance(record["accepted_by_depth"],
-                                             seed)}
+          "acceptance_by_depth": _acceptance(record["accepted_by_depth"])}
 
 
 def gain(record, other, metric) -> list:
@@ -159,7 +156,7 @@ def gain(record, other, metric) -> list:
   cost, other_cost = (r["metrics"]["block_efficiency"][0] /
                       r["metrics"][metric][0] for r in (record, other))
   ratio = intervals.relative(record["emitted"], record["target_calls"],
-                             other["emitted"], other["target_calls"], 0)
+                             other["emitted"], other["target_calls"])
   return intervals.json_values(100 * (ratio * other_cost / cost - 1))
 
 
@@ -178,7 +175,7 @@ def of_prompts(record, chosen) -> dict:
   return part
 
 
-def _acceptance(counts, seed):
+def _acceptance(counts):
   """Returns, per level, the share of target calls that accepted a token of it.
 
   Of the calls that accepted one of the level above; counts `[R, D + 1]` are the
@@ -187,5 +184,5 @@ def _acceptance(counts, seed):
   calls = np.array(counts)
   at_least = np.cumsum(calls[:, ::-1], axis=1)[:, ::-1]
   return [intervals.json_values(intervals.interval(
-      at_least[:, level + 1], at_least[:, level], seed))
+      at_least[:, level + 1], at_least[:, level]))
           for level in range(calls.shape[1] - 1)]

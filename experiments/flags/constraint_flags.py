@@ -1,6 +1,7 @@
 """Flags for logits processors: grammars, stop strings and penalties."""
 
 import contextlib
+import functools
 import pathlib
 import sys
 import threading
@@ -48,6 +49,9 @@ _END_OF_THINKING = flags.DEFINE_string(
 _WAIT = flags.DEFINE_string(
     "wait", "", "Text of one token that is written instead of an end that is "
     "too early; '' for the next probable one.")
+# Flags that name a file, and all that say how the completion ends.
+_FILES = (_JSON_SCHEMA, grammar_engine.GRAMMAR, grammar_engine.CHOICES)
+_FORMS = (_REGEX, _STOP, *_FILES)
 # What the settings of a checkpoint may recommend, by these names.
 RECOMMENDED = (_PENALTY, _NO_REPEAT)
 flags.adopt_module_key_flags(grammar_engine)
@@ -59,7 +63,7 @@ _SHOWN = 80
 
 def check() -> None:
   """Raises `UserError` for flags that do not fit each other, or lack a file."""
-  _forms()
+  _form()
   if not (_THINK_AT_LEAST.value or _THINK_AT_MOST.value):
     for flag in (_WAIT, _END_OF_THINKING):
       if flag.value != flag.default:
@@ -72,10 +76,8 @@ def check() -> None:
         f"--think_at_least={_THINK_AT_LEAST.value}: at most --think_at_most="
         f"{_THINK_AT_MOST.value} is allowed.")
   with launch.user_errors(ValueError):
-    for flag in (_JSON_SCHEMA, grammar_engine.GRAMMAR, grammar_engine.CHOICES):
-      with _named(flag):
-        if flag.value:
-          pathlib.Path(flag.value).read_text(encoding="utf-8")
+    for flag in _FILES:
+      _text(flag)
 
 
 def apply(pair: model_pair.ModelPair, prompt_length: int, budget: int,
@@ -94,16 +96,16 @@ def apply(pair: model_pair.ModelPair, prompt_length: int, budget: int,
 
 def form() -> bool:
   """Tells whether flags give a grammar for the whole completion."""
-  return bool(_REGEX.value or _JSON_SCHEMA.value or
-              grammar_engine.GRAMMAR.value or grammar_engine.CHOICES.value)
+  return any(flag.value for flag in (_REGEX, *_FILES))
 
 
 def settings() -> dict:
-  """Returns the values of flags by their names; the text of a schema."""
+  """Returns the values of flags by their names; the texts of files."""
   given = {flag.name: flag.value for flag in (
       _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT, _MOMENTUM,
-      _THINK_AT_LEAST, _THINK_AT_MOST, _END_OF_THINKING, _WAIT)}
-  return {**given, _JSON_SCHEMA.name: _schema(), **grammar_engine.settings()}
+      _THINK_AT_LEAST, _THINK_AT_MOST, _END_OF_THINKING, _WAIT,
+      grammar_engine.ENGINE)}
+  return {**given, **{flag.name: _text(flag) for flag in _FILES}}
 
 
 def _penalties(pair, budget):
@@ -152,50 +154,41 @@ def _tokens(pair, text):
 
 
 def _grammar(pair):
-  given = _forms()
-  if not given:
+  flag = _form()
+  if flag is None:
     return None
   if pair.eos_id is None:
-    raise ValueError(f"--{given[0]}: the tokenizer has no token that ends a "
+    raise ValueError(f"--{flag.name}: the tokenizer has no token that ends a "
                      "text.")
-  rest = (tokenizers.pieces(pair.tokenizer, pair.target.vocab_size),
-          pair.eos_id)
-  if _REGEX.value:
-    with _compiled(_REGEX, f"pattern={values.shortened(_REGEX.value)}"):
-      return grammar_engine.of_regex(_REGEX.value, *rest)
-  if _STOP.value:
-    with _compiled(_STOP, f"strings={values.shortened(_STOP.value)}"):
-      return dj.processors.automaton(), dj.processors.stop_strings(
-          _STOP.value, *rest)
-  if _JSON_SCHEMA.value:
-    schema = _schema()
-    with _compiled(_JSON_SCHEMA, f"schema={values.shortened(schema)}"):
-      return grammar_engine.of_schema(schema, *rest)
-  flag = (grammar_engine.GRAMMAR if grammar_engine.GRAMMAR.value else
-          grammar_engine.CHOICES)
-  with _compiled(flag, ""):
-    text = pathlib.Path(flag.value).read_text(encoding="utf-8")
-    if flag is grammar_engine.GRAMMAR:
-      return grammar_engine.of_grammar(text, *rest)
-    return grammar_engine.of_choices(text, *rest, pair.tokenizer)
+  text = flag.value if flag is _REGEX or flag is _STOP else _text(flag)
+  # What makes the processor, and the argument that its errors name.
+  argument, make = {
+      "regex": ("pattern", grammar_engine.of_regex),
+      "stop": ("strings", lambda *texts: (
+          dj.processors.automaton(), dj.processors.stop_strings(*texts))),
+      "json_schema": ("schema", grammar_engine.of_schema),
+      "grammar": ("", grammar_engine.of_grammar),
+      "choices": ("", functools.partial(grammar_engine.of_choices,
+                                        tokenizer=pair.tokenizer)),
+  }[flag.name]
+  with _compiled(flag, f"{argument}={values.shortened(text)}"):
+    return make(text, tokenizers.pieces(pair.tokenizer, pair.target.vocab_size),
+                pair.eos_id)
 
 
-def _forms():
-  """Returns the names of the flags that say how a completion ends; 0 or 1."""
-  flags_ = (_REGEX, _JSON_SCHEMA, _STOP, grammar_engine.GRAMMAR,
-            grammar_engine.CHOICES)
-  given = [flag.name for flag in flags_ if flag.value]
+def _form():
+  """Returns the flag that says how the completion ends, or None."""
+  given = [flag for flag in _FORMS if flag.value]
   if len(given) > 1:
-    raise launch.UserError(f"--{' and --'.join(given)}: only one of them can "
-                           "say how the completion ends.")
-  return given
+    raise launch.UserError(f"--{' and --'.join(x.name for x in given)}: only "
+                           "one of them can say how the completion ends.")
+  return given[0] if given else None
 
 
-def _schema():
-  if not _JSON_SCHEMA.value:
-    return ""
-  with _named(_JSON_SCHEMA):
-    return pathlib.Path(_JSON_SCHEMA.value).read_text(encoding="utf-8")
+def _text(flag):
+  """Returns the text of a flag's file; "" without one."""
+  with _named(flag):
+    return flag.value and pathlib.Path(flag.value).read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager

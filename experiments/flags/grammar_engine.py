@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import pathlib
 import sys
 import time
 
@@ -21,7 +20,7 @@ GRAMMAR = flags.DEFINE_string(
     "has rules 'name ::= ...', else in the language of Lark.")
 CHOICES = flags.DEFINE_string(
     "choices", "", "File of texts, one a line, of which the completion is one.")
-_ENGINE = flags.DEFINE_enum(
+ENGINE = flags.DEFINE_enum(
     "grammar_engine", AUTO, [AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR],
     "What follows a grammar: an automaton on the device, or a package on the "
     "host. auto: an automaton if there is one of at most --grammar_seconds, "
@@ -36,18 +35,11 @@ _CACHE = flags.DEFINE_string(
 _LEAST_SECONDS = 1.0
 
 
-def settings() -> dict:
-  """Returns what texts depend on: the engine, and the texts of files."""
-  return {_ENGINE.name: _ENGINE.value, **{
-      flag.name: flag.value and pathlib.Path(flag.value).read_text("utf-8")
-      for flag in (GRAMMAR, CHOICES)}}
-
-
 def of_regex(pattern, pieces, eos_id):
   """Returns the processor of a pattern, and its parameters."""
-  if _ENGINE.value in (AUTO, AUTOMATON):
+  if ENGINE.value in (AUTO, AUTOMATON):
     return _automaton(dj.processors.regex, pattern, pieces, eos_id)
-  name = _ENGINE.value
+  name = ENGINE.value
   return _host(_engine(name).regex(pattern, pieces, eos_id), name)
 
 
@@ -56,14 +48,14 @@ def of_schema(schema, pieces, eos_id):
   # Few runs need them.
   from decoding_jax.grammars.finite_automata import TooLarge
   from decoding_jax.grammars.json_schema.schema_source import Unsupported
-  name = _ENGINE.value
+  name = ENGINE.value
   if name not in (AUTO, AUTOMATON):
     return _host(_engine(name).json_schema(schema, pieces, eos_id), name)
   try:
     return _automaton(dj.processors.json_schema, schema, pieces, eos_id,
                       seconds=_SECONDS.value)
   except (TooLarge, Unsupported) as e:
-    if _ENGINE.value == AUTOMATON:
+    if ENGINE.value == AUTOMATON:
       raise
     if importlib.util.find_spec(LLGUIDANCE) is None:
       raise ValueError(f"{e} A package that may take it is not installed: pip "
@@ -80,10 +72,10 @@ def of_grammar(text, pieces, eos_id):
   """Returns the processor of a grammar of GBNF or Lark, and its parameters."""
   from decoding_jax.grammars import grammar_source  # Few runs need it.
   gbnf = grammar_source.is_gbnf(text)
-  if _ENGINE.value == AUTOMATON or _ENGINE.value == XGRAMMAR and not gbnf:
-    raise ValueError(f"--grammar_engine={_ENGINE.value}: it does not read "
+  if ENGINE.value == AUTOMATON or ENGINE.value == XGRAMMAR and not gbnf:
+    raise ValueError(f"--grammar_engine={ENGINE.value}: it does not read "
                      "such grammars, llguidance does.")
-  name = _ENGINE.value
+  name = ENGINE.value
   if name == AUTO:
     known = gbnf and importlib.util.find_spec(XGRAMMAR) is not None
     name = XGRAMMAR if known else LLGUIDANCE

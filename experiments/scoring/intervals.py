@@ -5,8 +5,11 @@ import numpy as np
 from decoding_jax import metrics
 
 
-def interval(numerators, denominators, seed):
-  """Returns `[3]`, a ratio and its 95 % interval over rows; NaN for one row."""
+def interval(numerators, denominators=None, seed=0):
+  """Returns `[3]`, a ratio, or without denominators a mean, and its 95 %
+  interval over rows, NaN for one row."""
+  if denominators is None:
+    denominators = np.ones(len(numerators))
   value = metrics.ratio(numerators, denominators)
   bounds = (np.nan, np.nan) if len(numerators) < 2 else (
       metrics.ratio_interval(numerators, denominators, seed))
@@ -14,7 +17,7 @@ def interval(numerators, denominators, seed):
 
 
 def relative(numerators, denominators, other_numerators, other_denominators,
-             seed):
+             seed=0):
   """Returns `[3]`, a ratio over another of the same rows; see `interval`."""
   rows = numerators, denominators, other_numerators, other_denominators
   value = metrics.ratio(*rows[:2]) / metrics.ratio(*rows[2:])

@@ -93,9 +93,8 @@ def self_bleu(texts) -> float:
 
 def _mean(scores_of, texts, references, seed):
   """Averages a metric per example; returns as `corpus_bleu` does."""
-  scores = scores_of(texts, references)
   return intervals.json_values(
-      intervals.interval(scores, np.ones(len(scores)), seed))
+      intervals.interval(scores_of(texts, references), seed=seed))
 
 
 # Name -> `(texts, references, seed) -> [figure, low, high]`.

@@ -40,22 +40,15 @@ class Roofline(NamedTuple):
 
 def measure(dtypes=("float32",)) -> Roofline:
   """Measures the peak rates of the first device, which takes some seconds."""
-  side = _side()
-  flops = {}
+  platform = jax.devices()[0].platform
+  side, flops = _SIDES.get(platform, _LARGE_SIDE), {}
   for dtype in sorted({*dtypes, _WIDEST}):
     square = jnp.ones((side, side), dtype)
     flops[dtype] = 2 * side**3 / _best(_product, square, square)
-  return Roofline(bandwidth(), flops)
-
-
-def bandwidth() -> float:
-  """Measures the bytes that the first device reads per second."""
-  side = _side()
-  rows = _BYTES.get(jax.devices()[0].platform, _LARGE) // (4 * side)
+  rows = _BYTES.get(platform, _LARGE) // (4 * side)
   matrix, vector = jnp.ones((rows, side)), jnp.ones((side, 1))
   seconds = min(_best(_product, matrix, vector), _best(_sum, matrix))
-  matrix.delete()
-  return 4 * rows * side / seconds
+  return Roofline(4 * rows * side / seconds, flops)
 
 
 def weight_bytes(config, params) -> int:
@@ -77,10 +70,6 @@ def weight_bytes(config, params) -> int:
       size = size * config.experts_per_token // config.num_experts
     total += size
   return total
-
-
-def _side():
-  return _SIDES.get(jax.devices()[0].platform, _LARGE_SIDE)
 
 
 def _best(function, *args):
