@@ -9,10 +9,8 @@ import functools
 import json
 
 from absl import flags
-import jax
 import numpy as np
 
-import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.app import text_tables
@@ -23,12 +21,9 @@ from experiments.harness import figures
 from experiments.harness import provenance
 from experiments.harness import store
 from experiments.scoring import intervals
-from experiments.training import canvas_filter
 from models import checkpoints
 from models.text import tokenizers
 
-# Examples of the filter have numbers of their own.
-_FILTER = 10**6
 _COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
             "tokens_per_second": "tokens / s",
             "baseline_rate": "first method, tokens / s", "speed_up": "speed-up"}
@@ -52,10 +47,8 @@ def main():
       canvas_tasks.draw(config.canvas_tasks, config.examples, config.seed + 1),
       key=lambda example: config.canvas_tasks.index(example[0]))
   decoders = functools.partial(canvas_cells.decoder, config, model, params)
-  records = canvas_cells.measure(
-      config, methods, decoders, functools.partial(train_filter, config,
-                                                   decoders),
-      examples, workdir / store.RESULTS)
+  records = canvas_cells.measure(config, methods, decoders, examples,
+                                 workdir / store.RESULTS)
   write(workdir, records, config, provenance.markdown(settings))
   print(text_tables.render(tables(records, config.canvas_tasks),
                            text_tables.terminal))
@@ -89,24 +82,6 @@ def _load(name):
       raise ValueError(f"--config.model={name!r} was not trained on "
                        "--config.canvas_tasks.")
   return loaded
-
-
-def train_filter(config, decoders):
-  """Trains Learn2PD's filter on traces of static decoding."""
-  examples = canvas_tasks.draw(config.canvas_tasks, config.filter_examples,
-                               config.seed + 1, start=_FILTER)
-  decode = decoders(dj.canvas.methods.static(1), traced=True)
-  parts = [jax.device_get(decode(*batch))
-           for batch in canvas_cells.make_batches(examples, config.batch,
-                                                  config.seed)]
-  data = [canvas_filter.traces(part, config.block) for part in parts]
-  params, losses = canvas_filter.train(
-      jax.random.key(config.seed),
-      canvas_filter.Traces(*map(np.concatenate, zip(*data))),
-      config.filter_steps)
-  print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
-        f"{losses[-1]:.4f} after {config.filter_steps} steps")
-  return params
 
 
 def tables(records, tasks) -> list:

@@ -33,11 +33,6 @@ class Entry(NamedTuple):
   temperature: float  # Of target and draft; 0 is greedy.
 
 
-def of_record(record) -> Entry:
-  """Returns the entry that a record is of."""
-  return Entry(*(record[name] for name in Entry._fields))
-
-
 def setting_name(setting) -> str:
   """Returns the name of a rival's setting: "assisted(4, p_min=0.4)"."""
   sizes = [f"{key}={value}" for key, value in sorted(setting.items())

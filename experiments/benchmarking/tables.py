@@ -25,7 +25,8 @@ def rows(records) -> list[dict]:
   """
   by_entry = {}
   for record in records:
-    by_entry.setdefault(entries.of_record(record), []).append(record)
+    entry = entries.Entry(*(record[x] for x in entries.Entry._fields))
+    by_entry.setdefault(entry, []).append(record)
   table = [_row(entry, group) for entry, group in by_entry.items()]
   for row in table:
     rivals = [x for x in table if x["entry"].tool != entries.OURS

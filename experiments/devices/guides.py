@@ -1,8 +1,8 @@
 """Targets of several models or prompts, as `--guide` names them.
 
 A guide is a function of this module, from a pair whose parameters have been
-read and its sizes to the pair with the guided target; `models.guided` has the
-mathematics. What is drafted stays as it is, and every method that keeps the
+read and its sizes to the guided target and its parameters; `models.guided` has
+the mathematics. What is drafted stays as it is, and every method that keeps the
 target's distribution keeps the guided target's.
 """
 
@@ -28,8 +28,8 @@ def contrastive(pair, alpha=0.1, beta=0.5, amateur=""):
                      "the method: name an amateur, as in contrastive(amateur="
                      "'python-draft').")
   from models import guided  # Few runs need it, as below.
-  return _guided(pair, guided.contrastive(pair.target, lm, alpha, beta),
-                 (pair.target_params, params))
+  return (guided.contrastive(pair.target, lm, alpha, beta),
+          (pair.target_params, params))
 
 
 def proxy_tuned(pair, tuned, untuned, scale=1.0):
@@ -38,15 +38,14 @@ def proxy_tuned(pair, tuned, untuned, scale=1.0):
                                               ("untuned", untuned))]
   lms, params = zip((pair.target, pair.target_params), *small)
   from models import guided
-  return _guided(pair, guided.proxy_tuned(*lms, scale), params)
+  return guided.proxy_tuned(*lms, scale), params
 
 
 def classifier_free(pair, negative_prompt, scale=1.5):
   """The target after its prompt, moved away from it after another prompt."""
   tokens = tokenizer_files.encode(pair.tokenizer, negative_prompt).ids
   from models import guided
-  return _guided(pair, *guided.classifier_free(
-      pair.target, pair.target_params, tokens, scale))
+  return guided.classifier_free(pair.target, pair.target_params, tokens, scale)
 
 
 _GUIDES = {guide.__name__: guide
@@ -74,10 +73,7 @@ def apply(pair, spec: str, where: str = "--guide"):
                            "the features of one target: a draft model, or a "
                            "method without one, is needed.")
   with launch.user_errors(OSError):
-    return method_specs.called(load, spec, where, pair)
-
-
-def _guided(pair, target, params):
+    target, params = method_specs.called(load, spec, where, pair)
   return pair._replace(target=target, target_params=params)
 
 

@@ -12,7 +12,11 @@ from experiments.data import canvas_tasks
 from experiments.harness import cells
 from experiments.scoring import intervals
 from experiments.timing import stopwatch
+from experiments.training import canvas_filter
 from models.text import tokenizers
+
+# Examples of the filter have numbers of their own.
+_FILTER = 10**6
 
 
 def read(spec: str) -> dj.canvas.Method:
@@ -49,14 +53,30 @@ def make_batches(examples, size, seed):
           for i in range(0, len(examples), size)]
 
 
-def measure(config, methods, decoders, train_filter, examples, path) -> list:
+def train_filter(config, decoders):
+  """Trains Learn2PD's filter on traces of static decoding."""
+  examples = canvas_tasks.draw(config.canvas_tasks, config.filter_examples,
+                               config.seed + 1, start=_FILTER)
+  decode = decoders(dj.canvas.methods.static(1), traced=True)
+  data = [canvas_filter.traces(jax.device_get(decode(*batch)), config.block)
+          for batch in make_batches(examples, config.batch, config.seed)]
+  params, losses = canvas_filter.train(
+      jax.random.key(config.seed),
+      canvas_filter.Traces(*map(np.concatenate, zip(*data))),
+      config.filter_steps)
+  print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
+        f"{losses[-1]:.4f} after {config.filter_steps} steps")
+  return params
+
+
+def measure(config, methods, decoders, examples, path) -> list:
   """Measures what has no record yet; the baseline is the first of the methods.
 
-  `decoders` is `(method, method_params=...) -> decoder`, `train_filter` returns
-  the parameters of Learn2PD. The records returned have `metrics`.
+  `decoders` is `(method, method_params=...) -> decoder`. The records returned
+  have `metrics`.
   """
   batches = make_batches(examples, config.batch, config.seed)
-  filters = functools.cache(train_filter)
+  filters = functools.cache(lambda: train_filter(config, decoders))
 
   def decode(method):
     decoded = decoders(method, method_params=filters() if method.needs_params

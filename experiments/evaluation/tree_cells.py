@@ -47,7 +47,9 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
                           config.references)
       result = counts(method, timed, rows, config.batch)
       if tokenizer is not None:
-        result["texts"] = _texts(batches, timed.outputs, rows, tokenizer)
+        texts = [text for (_, _, starts), out in zip(batches, timed.outputs)
+                 for text in batching.decode(tokenizer, out, starts)]
+        result["texts"] = [texts[row] for row in rows]
     return {**result, "method": method.name, "temperature": temperature,
             "compile_seconds": seconds, "metrics": {
                 **tree_figures.of_record(result, pair.parameter_ratio),
@@ -142,13 +144,6 @@ def _by_prompt(timed, rows):
     values["plain_tokens"] = [int(out.stats.emitted.sum()) for out, _ in plain]
   return {name: intervals.json_values(x) if name.endswith("seconds") else x
           for name, x in values.items()}
-
-
-def _texts(batches, outputs, rows, tokenizer):
-  """Returns the text after each prompt, without special tokens."""
-  texts = [text for (_, _, starts), out in zip(batches, outputs)
-           for text in batching.decode(tokenizer, out, starts)]
-  return [texts[row] for row in rows]
 
 
 def _same(records, methods, method, temperature):

@@ -99,9 +99,11 @@ def of_record(record, parameter_ratio) -> dict:
   which a row had finished or only filled the batch; `acceptance_by_rank`, of
   siblings; and where drafts go on over calls, `mean_accepted`.
   """
+  idle = 1 - metrics.ratio(record["target_calls"], record["row_steps"])
   figures = {
       "log_prob": intervals.interval(record["log_prob"], record["emitted"]),
-      **_idle(record),
+      # A search calls the target several times in a step: no share is known.
+      **({} if idle < 0 else {"idle_share": [idle]}),
       # Only trees have siblings.
       "acceptance_by_rank": metrics.acceptance_by_rank(
           [record.get("accepted_by_rank", [])],
@@ -112,12 +114,6 @@ def of_record(record, parameter_ratio) -> dict:
         record["post_verify_calls"])]
   return {**main(record, parameter_ratio),
           **{k: intervals.json_values(v) for k, v in figures.items()}}
-
-
-def _idle(record):
-  share = 1 - metrics.ratio(record["target_calls"], record["row_steps"])
-  # A search calls the target several times in a step: no share is known.
-  return {} if share < 0 else {"idle_share": [share]}
 
 
 def main(record, parameter_ratio) -> dict:

@@ -33,8 +33,10 @@ def set_damaged_aside(folder) -> None:
     steps = sorted((int(path.name) for path in folder.glob("*")
                     if path.name.isdecimal()), reverse=True)
     with launch.user_errors(OSError):
+      # One without digests is of a process that was killed before it made them.
       damaged = list(itertools.takewhile(
-          lambda step: _is_damaged(folder, step, known), steps))
+          lambda step: str(step) in known and known[str(step)] != _digests(
+              folder / str(step)), steps))
     if damaged and damaged == steps:
       raise launch.UserError(
           f"'{folder}' has no checkpoint that can be read: files of step "
@@ -50,16 +52,7 @@ def set_damaged_aside(folder) -> None:
   multihost.from_first(move, launch.UserError)
 
 
-def _is_damaged(folder, step, known):
-  # One without digests is of a process that was killed before it made them.
-  return str(step) in known and (
-      known[str(step)] != _digests(folder / str(step)))
-
-
 def _digests(folder):
   """Returns the digests of all files of a folder by their names."""
-  found = {}
-  for path in sorted(folder.rglob("*")):
-    if path.is_file():
-      found[path.relative_to(folder).as_posix()] = file_digests.of(path)
-  return found
+  return {path.relative_to(folder).as_posix(): file_digests.of(path)
+          for path in sorted(folder.rglob("*")) if path.is_file()}

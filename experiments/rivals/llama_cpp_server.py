@@ -29,7 +29,8 @@ def load(request):
     wide = xllamacpp.ggml_type.GGML_TYPE_F32
     params.cache_type_k = params.cache_type_v = wide
   _with_threads(params, threads)
-  params.sampling.backend_sampling = _in_graph(request)
+  # Faster by 8 ms a token of 32,000 tokens, whose exponentials are one by one.
+  params.sampling.backend_sampling = request.get("in_graph", True)
   _SETTINGS[request["setting"]](params, request, threads)
   return xllamacpp.Server(params), {"threads": threads, "device": "cpu"}
 
@@ -42,18 +43,13 @@ def generate(server, request):
   answer = _post(server, {
       "prompt": prompt, "n_predict": request["max_new_tokens"],
       "seed": request["seed"], "cache_prompt": False, "return_tokens": True,
-      "ignore_eos": True, "backend_sampling": _in_graph(request),
+      "ignore_eos": True, "backend_sampling": request.get("in_graph", True),
       **_sampling(request)})
   seconds = time.perf_counter() - start
   accepted = answer["timings"].get("draft_n_accepted", 0)
   return {"tokens": [answer["tokens"]], "seconds": seconds,
           "target_calls": len(answer["tokens"]) - accepted,
           "peak_bytes": subprocess_server.peak_memory()}
-
-
-def _in_graph(request):
-  # Faster by 8 ms a token of 32,000 tokens, whose exponentials are one by one.
-  return request.get("in_graph", True)
 
 
 def _sampling(request):

@@ -57,7 +57,10 @@ def profile(run, steps, folder) -> str:
   with jax.profiler.trace(str(folder)):
     jax.block_until_ready(run())
   newest = max(folder.rglob("*.xplane.pb"), key=lambda x: x.stat().st_mtime)
-  text = table(*parts(_events(newest), _places(_programs()), steps))
+  programs = [(module.name, module.to_string())
+              for executable in jax.devices()[0].client.live_executables()
+              for module in executable.hlo_modules()]
+  text = table(*parts(_events(newest), _places(programs), steps))
   (folder / "profile.md").write_text(text + "\n", "utf-8")
   return text
 
@@ -98,12 +101,6 @@ def _events(path):
         stats = dict(event.stats)
         if "hlo_op" in stats and "hlo_module" in stats:
           yield stats["hlo_module"], stats["hlo_op"], event.duration_ns
-
-
-def _programs():
-  for executable in jax.devices()[0].client.live_executables():
-    for module in executable.hlo_modules():
-      yield module.name, module.to_string()
 
 
 def _places(programs):

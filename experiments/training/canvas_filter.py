@@ -39,13 +39,9 @@ def traces(filled, block: int) -> Traces:
   return Traces(*map(np.concatenate, zip(*features)))
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3))
 def train(key, data: Traces, steps: int, rate: float = 3e-3):
   """Returns trained parameters of `canvas.filters`, and losses `[steps]`."""
-  return _train(steps, rate, key, Traces(*map(jnp.asarray, data)))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _train(steps, rate, key, data):
   optimizer = optax.adamw(rate)
   params = canvas.filters.init(key, data.confidence.shape[1])
 

@@ -203,7 +203,7 @@ def of_state(mesh, shardings, state):
   return jax.tree_util.tree_map_with_path(where, state)
 
 
-def teacher(config, lm, params, tokenizer, mesh) -> model_pair.ModelPair:
+def teacher(lm, params, tokenizer, mesh) -> model_pair.ModelPair:
   """Returns a teacher as a pair of which `mesh.generate` writes texts."""
   if mesh is not None:
     lm = sharding.language_model(lm)

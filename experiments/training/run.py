@@ -259,8 +259,8 @@ def prepare(config, mesh=None, size: int = 1) -> Run:
     raise ValueError(
         f"--config.sample_length={config.sample_length} must be at most "
         f"{teacher.max_length}, the max_length of --config.teacher.")
-  arguments = [on_mesh.teacher(config, teacher, teacher_params, tokenizer,
-                               mesh)] if source is own_texts else []
+  arguments = [on_mesh.teacher(teacher, teacher_params, tokenizer, mesh)
+               ] if source is own_texts else []
   data = source.data(config, tokenizer, *arguments)
   run = Run(model, tokenizer, task,
             masking.masked(config, data) if config.masked else data,
@@ -426,7 +426,7 @@ def teacher_samples(config, run: Run) -> np.ndarray | None:
     return None
   return own_texts.samples(
       run.workdir / SAMPLES, config, run.data, on_mesh.teacher(
-          config, run.teacher, run.teacher_params, run.tokenizer, run.mesh))
+          run.teacher, run.teacher_params, run.tokenizer, run.mesh))
 
 
 def evaluator(run: Run):

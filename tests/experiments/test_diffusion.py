@@ -41,9 +41,8 @@ def test_from_tasks_to_tables(decoders, tmp_path):
   methods = [canvas_cells.read(spec) for spec in config.methods]
   examples = canvas_tasks.draw(config.canvas_tasks, config.examples, 1)
   path = tmp_path / "results.jsonl"
-  measure = lambda: canvas_cells.measure(
-      config, methods, decoders,
-      lambda: diffusion.train_filter(config, decoders), examples, path)
+  measure = lambda: canvas_cells.measure(config, methods, decoders, examples,
+                                         path)
   records = measure()
   assert records[0]["tokens"] == records[1]["tokens"]
   assert sum(records[1]["forwards"]) < sum(records[0]["forwards"])
