@@ -61,7 +61,6 @@ def get_config(preset="default"):
   c.text = "sampled"  # Prompts: by the target itself, or held-out "python".
   c.prompts, c.prompt_length, c.max_new_tokens = 16, 64, 128
   c.rounds = 3  # Measurements of each row; rounds take the prompts in turn.
-  c.rival_threads = 0  # 0: as many as there are cores.
   c.vllm_memory_share = 0.15  # Of the GPU, for each setting.
   c.seed = 0
   c.compilation_cache = False  # Keeps our compiled programs in the workdir.

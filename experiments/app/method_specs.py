@@ -41,8 +41,7 @@ _HEADS = ("eagle", "eagle2", "eagle3", "dspark", "dflash", "mtp", "p_eagle")
 
 
 def read(spec, where: str = "method") -> dj.Method:
-  """Makes the method of a mapping or string; errors name `where` it is given.
-  """
+  """Makes the method of a mapping or string; errors name `where` it is."""
   name, sizes = parse(spec, where)
   make = _maker(name, where)
   signature = inspect.signature(make)
@@ -152,8 +151,7 @@ def _defaults(name, sizes):
 
 
 def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
-  """Splits a specification into name and sizes, hashable and perhaps too few.
-  """
+  """Splits a specification into name and sizes, hashable, perhaps too few."""
   if isinstance(spec, str):
     return _parse_call(spec, where, more)
   # A ConfigDict has the methods of a mapping, and is none.

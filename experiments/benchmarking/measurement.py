@@ -36,8 +36,7 @@ def cells_of(groups, rounds, run) -> list[cells.Cell]:
 
 
 def measure(config, pair, methods, groups, path) -> list[dict]:
-  """Measures what has no record in a file yet; returns all entries' records.
-  """
+  """Measures what has no record in a file yet; returns all records."""
   prompts = functools.cache(lambda: systems.prompts(config, pair))
   with systems.servers(config, pair, path.parent) as servers:
     def run(entry, number):

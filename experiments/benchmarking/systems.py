@@ -261,7 +261,7 @@ def servers(config, pair, folder):
     load = {"target": str(target), "draft": str(draft), "dtype": computed,
             "weights": dtype, "draft_dtype": draft_dtype,
             "draft_weights": pair.rival_draft(dtype),
-            "folder": str(folder), "threads": config.rival_threads,
+            "folder": str(folder), "threads": 0,  # All cores.
             "max_length": config.prompt_length + config.max_new_tokens,
             "memory_share": config.vllm_memory_share}
     if engine.per_setting:

@@ -55,19 +55,18 @@ def load(config, pair, now=None) -> Examples:
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
   launch.check_used(config, system="chat")
-  if config.task in (PYTHON, TEXT):
-    launch.check_unset(config, "category", "balanced", "longest_prompt", "chat")
   with launch.user_errors(ValueError, OSError):
-    if config.task in (PYTHON, TEXT):
-      argument_checks.check_budget(config.prompt_length, config.max_new_tokens,
-                                   pair.target, pair.draft)
-    if config.task == PYTHON:
-      return Examples(python_corpus.prompts(
-          pair.tokenizer, config.prompts, config.prompt_length,
-          config.max_new_tokens, config.seed, root=config.data or None))
-    if config.task == TEXT:
-      return _continuations(config, pair.tokenizer)
-    return _examples(config, task, pair, now)
+    if config.task not in (PYTHON, TEXT):
+      return _examples(config, task, pair, now)
+    launch.check_unset(config, "category", "balanced", "longest_prompt", "chat")
+    argument_checks.check_budget(config.prompt_length, config.max_new_tokens,
+                                 pair.target, pair.draft)
+    if config.task == TEXT and not config.data:
+      raise ValueError("data is empty: task='text' needs a file.")
+    texts = records.texts(config.data) if config.task == TEXT else None
+    return Examples(python_corpus.prompts(
+        pair.tokenizer, config.prompts, config.prompt_length,
+        config.max_new_tokens, config.seed, texts, root=config.data or None))
 
 
 def score(examples, texts, seed=0):
@@ -104,16 +103,6 @@ def _own_task(name):
   except TypeError as e:
     raise launch.UserError(f"--config.task={name} returns an object of type "
                            f"{type(task).__name__}: a dict is needed.") from e
-
-
-def _continuations(config, tokenizer):
-  if not config.data:
-    raise ValueError("data is empty: task='text' needs a file.")
-  texts = records.texts(config.data)
-  passages = python_corpus.passages(
-      tokenizer, config.prompts, config.prompt_length + config.max_new_tokens,
-      config.seed, texts)
-  return Examples([passage[:config.prompt_length] for passage in passages])
 
 
 def _examples(config, task, pair, now):

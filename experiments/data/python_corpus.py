@@ -55,11 +55,12 @@ def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
 
 
 def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
-            seed: int = 0, *, root: str | None = None) -> list[list[int]]:
-  """Draws held-out prompts that start at a line, `length` tokens each."""
-  # A longer list extends a shorter one. After each, `reference_length` tokens
-  # of its module must follow.
-  texts = [text for _, text in modules(HELD_OUT, root)]
+            seed: int = 0, texts: list[str] | None = None, *,
+            root: str | None = None) -> list[list[int]]:
+  """Draws prompts of texts, by default held-out ones, `length` tokens each."""
+  # They start at a line. A longer list extends a shorter one. After each,
+  # `reference_length` tokens of its text must follow.
+  texts = texts or [text for _, text in modules(HELD_OUT, root)]
   return [passage[:length] for passage in passages(
       tokenizer, count, length + reference_length, seed, texts)]
 

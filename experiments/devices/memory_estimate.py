@@ -79,13 +79,6 @@ def text(need) -> str:
   return f"{sum(need) / unit:.2f} {name} ({parts})"
 
 
-def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
-  """Returns False if a run is known not to fit; arguments as in `estimate`."""
-  there = device_memory(jax.local_devices()[0])
-  return there is None or there >= sum(
-      estimate(pair, kinds, batch, width, max_new_tokens, ways))
-
-
 def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   """Estimates the bytes that a run needs on each device."""
   # The parameters of the pair may be shapes. `kinds` are pairs or decoders, one

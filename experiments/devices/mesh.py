@@ -152,8 +152,10 @@ def _check_roles(pair, kinds):
 
 def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
   """Returns the number of the first of `ways` that fits, else of the last."""
-  return next((i for i, x in enumerate(ways) if memory_estimate.fits(
-      pair, kinds, most, width, max_new_tokens, x)), len(ways) - 1)
+  there = memory_estimate.device_memory(jax.local_devices()[0])
+  return next((i for i, x in enumerate(ways) if there is None or there >= sum(
+      memory_estimate.estimate(pair, kinds, most, width, max_new_tokens, x))),
+              len(ways) - 1)
 
 
 def partition(pair, shape, drafts=mesh_shapes.AUTO):

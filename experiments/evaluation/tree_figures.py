@@ -85,8 +85,7 @@ def label(name) -> str:
 
 
 def short_names(names) -> dict[str, str]:
-  """Returns names without options, where no two methods differ in these alone.
-  """
+  """Returns names without options, where no methods differ in these alone."""
   short = {name: _OPTION.sub("", name) for name in names}
   count = collections.Counter(short.values())
   return {name: x if count[x] == 1 else name for name, x in short.items()}

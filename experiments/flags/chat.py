@@ -3,7 +3,6 @@
 import datetime
 import functools
 import sys
-import time
 
 from absl import flags
 import jax
@@ -127,9 +126,7 @@ def prompted(begin, run, tokens, window):
 
 def _answer(tokenizer, run, read):
   """Prints an answer as it grows; returns the run at its end, and its text."""
-  from models.text import batching  # Few runs need it.
-  lengths, parts = np.array(run.lengths), []
-  times, counts = [time.perf_counter()], []
+  lengths = np.array(run.lengths)
 
   def outs():
     nonlocal run
@@ -138,16 +135,10 @@ def _answer(tokenizer, run, read):
       run = run.replace(state=state, steps=steps)
       yield dj.result(run)
 
-  for out, (part,) in batching.stream(tokenizer, outs(), lengths):
-    model_pair.check_logits(out)
-    print(part, end="", flush=True)
-    parts.append(part)
-    times.append(time.perf_counter())
-    counts.append(int(out.lengths[0] - lengths[0]))
-  print()
-  display_flags.note(f"[{read} tokens read, {counts[-1]} written, "
-                     f"{display_flags.took(times, counts)}]")
-  return run, "".join(parts)
+  out, text, took = display_flags.printed(tokenizer, outs(), lengths)
+  display_flags.note(f"[{read} tokens read, {int(out.lengths[0] - lengths[0])} "
+                     f"written, {took}]")
+  return run, text
 
 
 # The state is given back, so that a step writes where its caches lie.

@@ -88,18 +88,26 @@ def stream(prompt, pair, keys, prompts, lengths, **arguments):
   if pair.mesh is not None:
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
-  from models.text import batching  # If asked for.
   model_pair.check_prompts(pair, prompts, lengths)
-  times, counts = [time.perf_counter()], []
-  outs = dj.stream(keys, prompts, lengths, **models(pair, arguments))
   print(prompt, end="", flush=True)
-  for out, parts in batching.stream(pair.tokenizer, outs, lengths):
+  out, _, took = printed(pair.tokenizer, dj.stream(
+      keys, prompts, lengths, **models(pair, arguments)), lengths)
+  return out, took
+
+
+def printed(tokenizer, outs, lengths):
+  """Prints a text as it grows; returns the last of the results, the text, and a
+  phrase about its time."""
+  from models.text import batching  # If asked for.
+  times, counts, parts = [time.perf_counter()], [], []
+  for out, (part,) in batching.stream(tokenizer, outs, lengths):
     model_pair.check_logits(out)
-    print(parts[0], end="", flush=True)
+    print(part, end="", flush=True)
+    parts.append(part)
     times.append(time.perf_counter())
     counts.append(int(out.lengths[0]))
   print()
-  return out, took(times, counts)
+  return out, "".join(parts), took(times, counts)
 
 
 def took(times, counts):

@@ -126,8 +126,7 @@ def opened(batch, reward=False):
 
 
 def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
-  """Reads the parameters, if there is memory; `max_rows` have a cache at once.
-  """
+  """Reads the parameters, if memory allows; `max_rows` have a cache at once."""
   pair = mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
                    max_rows, prompt_length, MAX_NEW_TOKENS.value,
                    constraint_flags.apply(pair, prompt_length,

@@ -33,8 +33,7 @@ def given() -> bool:
 
 
 def judged(pair: model_pair.ModelPair, prompt_length: int, budget: int):
-  """Makes the `Judge` that `--reward` names, for prompts of P tokens; or None.
-  """
+  """Makes the `Judge` that `--reward` names, for P tokens a prompt, or None."""
   name = _REWARD.value
   if not name:
     return None

@@ -116,8 +116,7 @@ def versions(name) -> str:
 
 
 def prepare(name) -> pathlib.Path:
-  """Makes the environment of an engine, unless it is there; returns its folder.
-  """
+  """Makes the environment of an engine, if need be; returns its folder."""
   engine, folder = ENGINES[name], FOLDER / name
   if not engine.requirements:
     raise ValueError(f"{name} has no environment of its own: {engine.hint}.")

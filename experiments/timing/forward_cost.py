@@ -30,8 +30,7 @@ def measure(lm, params, batch, live_length, slots, tokens) -> list[float]:
 
 
 def timer(lm, params, batch, live_length, slots, size):
-  """Compiles forwards of `size` tokens a row; returns `() -> seconds` of one.
-  """
+  """Compiles forwards of `size` tokens a row; returns `() -> seconds each`."""
   cache = lm.init_cache(batch, slots)
   cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))
   # Equal tokens would choose the same experts.

@@ -52,8 +52,7 @@ def measure(dtypes=("float32",)) -> Roofline:
 
 
 def weight_bytes(config, params) -> int:
-  """Returns the bytes that a forward reads of parameters; one token's experts.
-  """
+  """Returns the bytes of parameters that a forward of one token reads."""
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(
                 params, is_leaf=quantization.is_matrix)}

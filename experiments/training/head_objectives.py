@@ -78,8 +78,7 @@ def choose(name: str, target: transformer.Config, depth: int,
 
 
 def init(key, head: Chosen, target_params=None):
-  """Returns float32 parameters that are learned; some begin with the target's.
-  """
+  """Returns float32 parameters to learn; some begin with the target's."""
   params = _initial(key, head, target_params)
   return jax.tree.map(lambda x: x.astype(jnp.float32), params)
 
