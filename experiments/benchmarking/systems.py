@@ -29,10 +29,6 @@ from models.text import tokenizers
 from models.text import vocab_alignment
 from models.transformer import quantization
 
-# Sources of prompts.
-SAMPLED, PYTHON = "sampled", "python"
-# Types of weights that activations have as well; of others it is bfloat16.
-_COMPUTED = ("float32", "bfloat16")
 
 
 class Pair(NamedTuple):
@@ -49,7 +45,7 @@ class Pair(NamedTuple):
 
   def dtypes(self, dtype):
     """Returns dtypes of target and draft, if a run is in `dtype`."""
-    computed = dtype if dtype in _COMPUTED else "bfloat16"
+    computed = dtype if dtype in entries.DTYPES else "bfloat16"
     return computed, self.draft_dtype or computed
 
   def rival_draft(self, dtype):
@@ -178,11 +174,11 @@ def remarks(pair, models):
 def prompts(config, pair):
   """Returns the prompts of a config, `[prompts, prompt_length]` int32."""
   count, length = config.prompts, config.prompt_length
-  if config.text == SAMPLED:
+  if config.text == entries.SAMPLED:
     return _sampled(pair, count, length, config.seed)
   if pair.tokenizer is None:
-    raise launch.UserError(f"text={PYTHON!r} needs a tokenizer in the models' "
-                           f"folders: {SAMPLED!r} does not.")
+    raise launch.UserError(f"text={config.text!r} needs a tokenizer in the "
+                           f"models' folders: {entries.SAMPLED!r} does not.")
   with launch.user_errors(OSError, ValueError):
     return np.array(python_corpus.prompts(pair.tokenizer, count, length,
                                           seed=config.seed), np.int32)

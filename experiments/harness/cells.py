@@ -19,9 +19,6 @@ from experiments.app import text_tables
 from experiments.harness import store
 from experiments.timing import stopwatch
 
-# Timings of the baseline in a cell, at most.
-REFERENCES = 6
-
 
 class Cell(NamedTuple):
   """One line of results, before it is measured."""
@@ -139,8 +136,7 @@ def at_once(mesh) -> int:
   return kernels.cores() if mesh is None else 1
 
 
-def timed(decode, baseline, batches, most=REFERENCES,
-          call=stopwatch.decoded) -> Timed:
+def timed(decode, baseline, batches, most, call=stopwatch.decoded) -> Timed:
   """Decodes all batches, with timings of the baseline in between.
 
   Machines are noisy and drift, so a cell's speed is relative to the baseline in

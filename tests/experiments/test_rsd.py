@@ -374,9 +374,8 @@ def test_real_text_in_few_programs():
   assert config.batch == 1 and config.references >= config.prompts
 
 
-@pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])
-def test_trees_of_heads_are_equally_large(preset):
-  config = rsd_tables.get_config(preset)
+def test_trees_of_heads_are_equally_large():
+  config = rsd_tables.get_config("heads")
   methods, points = method_grid.from_config(config)
   by_name = {method.name: method for method in methods}
   for (_, nodes), names in points.items():
