@@ -144,7 +144,7 @@ def _ratios(config, shape, device):
 
 
 def _cycles(head, rows):
-  """Returns a table of rows that end with cycles, of which the first is 1."""
+  """Returns a table of rows that end with cycles, relative to the first."""
   one = rows[0][-1]
   return text_tables.plain_table([[*head, "cycles", "of a token"], *(
       [*row[:-1], f"{row[-1]:,}", f"{row[-1] / one:.3f}"] for row in rows)])

@@ -30,7 +30,6 @@ from models.text import vocab_alignment
 from models.transformer import quantization
 
 
-
 class Pair(NamedTuple):
   """Folders of a target and a draft that use the same tokens."""
   target: pathlib.Path  # Folders as transformers writes them.

@@ -144,7 +144,7 @@ def test_rows_of_the_table():
   assert ours["block_efficiency"] == 2.0
   assert ours["peak_mb"] == 2
   # Theirs: 5 in float32, 8 in bfloat16; those of batch 4 do not count.
-  assert (ours["same"], ours["any"]) == (2.0, 10 / 8)
+  assert (ours["same"], ours["any"], ours["plain"]) == (2.0, 10 / 8, 1.0)
   assert chain["steps"] == [9, 8, 10]
   assert chain["block_efficiency"] == pytest.approx(40 / 18)
   assert chain["any"] == 5.0
@@ -167,7 +167,7 @@ def test_tables_and_files(tmp_path):
   lines = tables[0].splitlines()
   assert lines[3].split() == [
       entries.OURS, "speculative(3)", "float32", "40.0", "8.00", "5.00",
-      "2.22", "9", "[8,", "10]", "8.0", "2"]
+      "4.00", "2.22", "9", "[8,", "10]", "8.0", "2"]
   # The fastest first, those without figures last.
   assert [line.split()[1] for line in lines[3:]] == [
       "speculative(3)", "autoregressive", "plain", "compiled"]
@@ -306,7 +306,8 @@ def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, jax.tree.map(
       lambda x: x.astype("float32"), result.target_params), whole)
   assert "int8" in {str(x.dtype) for x in jax.tree.leaves(result.draft_params)}
-  assert systems.remarks(pair) == [
+  assert systems.remarks(pair, result) == [
+      "A pair of 0 M and 0 M parameters.",
       "All drafts, ours and theirs, compute in bfloat16.",
       "Matrices of our drafts are in int8.",
       "The target is stored in bfloat16. In float32 ours reads its matrices as "
