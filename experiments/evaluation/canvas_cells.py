@@ -53,22 +53,6 @@ def make_batches(examples, size, seed):
           for i in range(0, len(examples), size)]
 
 
-def train_filter(config, decoders):
-  """Trains Learn2PD's filter on traces of static decoding."""
-  examples = canvas_tasks.draw(config.canvas_tasks, config.filter_examples,
-                               config.seed + 1, start=_FILTER)
-  decode = decoders(dj.canvas.methods.static(1), traced=True)
-  data = [canvas_filter.traces(jax.device_get(decode(*batch)), config.block)
-          for batch in make_batches(examples, config.batch, config.seed)]
-  params, losses = canvas_filter.train(
-      jax.random.key(config.seed),
-      canvas_filter.Traces(*map(np.concatenate, zip(*data))),
-      config.filter_steps)
-  print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
-        f"{losses[-1]:.4f} after {config.filter_steps} steps")
-  return params
-
-
 def measure(config, methods, decoders, examples, path) -> list:
   """Measures what has no record yet; the baseline is the first of the methods.
 
@@ -76,7 +60,14 @@ def measure(config, methods, decoders, examples, path) -> list:
   have `metrics`.
   """
   batches = make_batches(examples, config.batch, config.seed)
-  filters = functools.cache(lambda: train_filter(config, decoders))
+
+  @functools.cache
+  def filters():
+    examples_ = canvas_tasks.draw(config.canvas_tasks, config.filter_examples,
+                                  config.seed + 1, start=_FILTER)
+    return canvas_filter.of_decoder(
+        config, decoders(dj.canvas.methods.static(1), traced=True),
+        make_batches(examples_, config.batch, config.seed))
 
   def decode(method):
     decoded = decoders(method, method_params=filters() if method.needs_params

@@ -6,8 +6,7 @@ from decoding_jax import metrics
 
 
 def interval(numerators, denominators=None, seed=0):
-  """Returns `[3]`, a ratio, or without denominators a mean, and its 95 %
-  interval over rows, NaN for one row."""
+  """Returns `[3]`, a ratio or mean and its 95 % interval; NaN for one row."""
   if denominators is None:
     denominators = np.ones(len(numerators))
   value = metrics.ratio(numerators, denominators)
@@ -20,10 +19,9 @@ def relative(numerators, denominators, other_numerators, other_denominators,
              seed=0):
   """Returns `[3]`, a ratio over another of the same rows; see `interval`."""
   rows = numerators, denominators, other_numerators, other_denominators
-  value = metrics.ratio(*rows[:2]) / metrics.ratio(*rows[2:])
-  bounds = (np.nan, np.nan) if len(numerators) < 2 else (
+  ends = (np.nan, np.nan) if len(numerators) < 2 else (
       metrics.relative_interval(*rows, seed))
-  return np.array([value, *bounds])
+  return np.array([metrics.ratio(*rows[:2]) / metrics.ratio(*rows[2:]), *ends])
 
 
 def json_values(values):

@@ -39,6 +39,18 @@ def traces(filled, block: int) -> Traces:
   return Traces(*map(np.concatenate, zip(*features)))
 
 
+def of_decoder(config, decode, batches):
+  """Returns the parameters of a filter, trained on traces of a decoder."""
+  data = [traces(jax.device_get(decode(*batch)), config.block)
+          for batch in batches]
+  params, losses = train(jax.random.key(config.seed),
+                         Traces(*map(np.concatenate, zip(*data))),
+                         config.filter_steps)
+  print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
+        f"{losses[-1]:.4f} after {config.filter_steps} steps")
+  return params
+
+
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def train(key, data: Traces, steps: int, rate: float = 3e-3):
   """Returns trained parameters of `canvas.filters`, and losses `[steps]`."""
