@@ -22,6 +22,7 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax import types
 from decoding_jax.validation import keys as row_keys
+from experiments.app import launch
 from experiments.data import batches
 from experiments.data import parallel_text
 from experiments.data import records
@@ -50,10 +51,7 @@ def check(config) -> None:
   if not config.teacher:
     raise ValueError(f"--config.own_texts={config.own_texts}, --config.prompts="
                      f"{config.prompts!r} need a --config.teacher that writes.")
-  if config.own_texts < 0 or config.sample_batch < 1:
-    raise ValueError(f"--config.own_texts={config.own_texts}, "
-                     f"--config.sample_batch={config.sample_batch}: at least 0 "
-                     "and 1 are needed.")
+  launch.check_positive(config, "sample_batch")
   if config.sample_fraction:
     raise ValueError(f"--config.sample_fraction={config.sample_fraction}: all "
                      "texts are the teacher's, so that it must be 0.")
