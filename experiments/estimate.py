@@ -124,7 +124,7 @@ def main():
   there = sheet and sheet.memory
   compiled = _compiled(pair, mesh_shapes.make(shape, devices), method, sampling,
                        there, "cuda" if gpu else "tpu")
-  print(_memory(device_compiler.memory(compiled), need, there), flush=True)
+  print(_memory(compiled.memory_analysis(), need, there), flush=True)
   if gpu and _COSTS.value:
     print(_kernels(compiled.as_text(), need.weights, gpu))
   elif _COSTS.value:
@@ -218,18 +218,18 @@ def _compiled(pair, mesh, method, sampling, there, platform):
   return compiled
 
 
-def _memory(estimate, need, there):
-  lines = [["MiB of a device", "compiled", "estimated"],
-           ["parameters, prompts", estimate.arguments, need.weights],
-           ["caches, temporaries", estimate.temporaries,
-            need.caches + need.logits + need.masks + need.temporaries],
-           ["results", estimate.results, 0],
-           ["program", estimate.program, 0],
-           ["together", sum(estimate), sum(need)]]
-  table = text_tables.plain_table(
-      [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
-                   for name, *row in lines[1:])])
-  return f"{table}\n{_verdict(sum(estimate), there)}"
+def _memory(sizes, need, there):
+  rows = {"parameters, prompts": (sizes.argument_size_in_bytes, need.weights),
+          "caches, temporaries": (sizes.temp_size_in_bytes,
+                                  sum(need) - need.weights),
+          "results": (sizes.output_size_in_bytes, 0),
+          "program": (sizes.generated_code_size_in_bytes, 0)}
+  rows["together"] = together = [sum(x) for x in zip(*rows.values())]
+  table = text_tables.plain_table([
+      ["MiB of a device", "compiled", "estimated"], *(
+          [name, *(f"{x / _MIB:,.1f}" for x in row)]
+          for name, row in rows.items())])
+  return f"{table}\n{_verdict(together[0], there)}"
 
 
 def _verdict(need, there):

@@ -6,8 +6,6 @@ row's negative log-likelihood, of less variance than with each token masked by
 itself: LLaDA (arXiv 2502.09992) evaluates likelihoods so.
 """
 
-import functools
-
 import numpy as np
 
 from experiments.data import batches
@@ -19,7 +17,11 @@ def masked(config, data: batches.Data) -> batches.Data:
   # are, for a model that drafts. The tokens stay; the weights of a row are 1 /
   # m at its m masked tokens and 0 elsewhere.
   if config.masked_suffix:
-    last = functools.partial(suffix, config.masked_suffix)
+    def last(batch):
+      weights = np.zeros_like(batch.weights)
+      weights[:, -config.masked_suffix:] = 1 / config.masked_suffix
+      return batches.Batch(batch.tokens, weights)
+
     return batches.Data(lambda *step: last(data.train(*step)),
                         lambda count: last(data.held_out(count)))
 
@@ -36,13 +38,6 @@ def masked(config, data: batches.Data) -> batches.Data:
     return batches.joined(rows)
 
   return batches.Data(train, held_out)
-
-
-def suffix(count: int, batch: batches.Batch) -> batches.Batch:
-  """Masks the last `count` tokens of each row."""
-  weights = np.zeros_like(batch.weights)
-  weights[:, -count:] = 1 / count
-  return batches.Batch(batch.tokens, weights)
 
 
 def mask(rng: np.random.Generator, batch: batches.Batch) -> batches.Batch:

@@ -39,14 +39,6 @@ def sheet(name) -> tuple[Sheet | None, int]:
           math.prod(map(int, sizes)))
 
 
-class Memory(NamedTuple):
-  """Bytes on one device, by the compiler."""
-  arguments: int  # parameters, prompts and keys
-  temporaries: int  # caches too
-  results: int
-  program: int
-
-
 def compile_(traced, platform="tpu"):
   """Compiles a `jax.stages.Traced`, "tpu" or "cuda"; raises `UserError`."""
   try:
@@ -61,10 +53,3 @@ def compile_(traced, platform="tpu"):
     raise launch.UserError(
         f"it does not fit: {match[1]} More of --mesh=model:N, a smaller "
         "--batch or shorter texts are needed.") from e
-
-
-def memory(compiled) -> Memory:
-  """Returns the `Memory` that a `jax.stages.Compiled` needs."""
-  sizes = compiled.memory_analysis()
-  return Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes,
-                sizes.output_size_in_bytes, sizes.generated_code_size_in_bytes)

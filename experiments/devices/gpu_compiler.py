@@ -4,7 +4,6 @@ That compiler gives no cycles, but the kernels of a step and their bytes.
 """
 
 import importlib.util
-import re
 
 import jax
 from jax.experimental import topologies
@@ -15,7 +14,6 @@ from experiments.devices import device_compiler
 
 # Devices of which there is a description.
 _GPUS = ("h100", "h200")
-_NAME = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
 # Both are of compute capability 9.0, with equally many cores of one type.
 _HOPPER = """
 gpu_device_info {{
@@ -47,8 +45,8 @@ device_description_str: "NVIDIA {name}"
 
 def model(name) -> device_compiler.Sheet | None:
   """Returns the GPU that `--devices` names; None if it names none."""
-  match = _NAME.fullmatch(name.lower())
-  return device_compiler.sheet(name)[0] if match and match[1] in _GPUS else None
+  gpu, _, number = name.lower().partition(":")
+  return device_compiler.sheet(name)[0] if gpu in _GPUS and number else None
 
 
 def installed() -> bool:
@@ -67,8 +65,7 @@ def devices(name):
   # Leave a GPU of this machine alone.
   jax.config.update("jax_platforms", "cpu")
   kernels.compile_for("gpu")
-  gpu, _, first, second = model(name), *_NAME.fullmatch(name.lower()).groups()
-  count = int(first) * int(second or 1)
+  gpu, count = device_compiler.sheet(name)
   description = _HOPPER.format(name=name.split(":")[0].upper(),
                                **gpu._asdict())
   return list(topologies.get_topology_desc(

@@ -70,7 +70,8 @@ def loop(params):
   return jax.lax.fori_loop(0, 9, step, jnp.ones((1, 8), jnp.int32))
 compiled = device_compiler.compile_(jax.jit(loop).trace(params))
 layer = 2 * (4 * config.dim**2 + 3 * config.dim * config.hidden_dim)
-print(json.dumps([*found, device_compiler.memory(compiled).temporaries, layer]))
+print(json.dumps([*found, compiled.memory_analysis().temp_size_in_bytes,
+                  layer]))
 """
 # Cycles of a token and of a tree for many rows of a layer, then whether scores
 # of the tree and the cache are an array of the program.
@@ -149,7 +150,7 @@ method = lowering.dj.methods.examples()[sys.argv[1]][0]
 sampling = lowering.WARP if method.sampled else lowering.dj.Sampling(0.0)
 compiled = device_compiler.compile_(
     lowering.traced(method, sampling=sampling, place=place))
-print(device_compiler.memory(compiled).temporaries)
+print(compiled.memory_analysis().temp_size_in_bytes)
 """
 
 
