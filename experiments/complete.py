@@ -24,7 +24,6 @@ import pathlib
 from absl import flags
 import jax
 import numpy as np
-import tqdm
 
 from decoding_jax import argument_checks
 from decoding_jax.speculation import tree_decoder
@@ -170,9 +169,7 @@ def complete(method, pair, prompts, room, size, path):
     records.append(record)
     bar.update()
 
-  with tqdm.tqdm(total=len(wanted), initial=len(records),
-                 unit="text", dynamic_ncols=True,
-                 disable=not multihost.first()) as bar:
+  with multihost.progress(len(wanted), "text", initial=len(records)) as bar:
     for i, j in todo:
       if len(prompts[i]) > room:
         keep({"prompt": i, "sample": j, "finish": "too_long", "text": "",

@@ -21,7 +21,6 @@ from absl import flags
 from absl import logging
 import jax
 import orbax.checkpoint as ocp
-import tqdm
 
 from experiments.app import compilation_cache
 from experiments.app import launch
@@ -132,10 +131,8 @@ def _steps(config, run, state, evaluate):
   update = training_run.updates(config, run)
   written = training_run.teacher_samples(config, run)
   start, clock, tokens, stops = int(state.step), time.monotonic(), 0, False
-  with tqdm.tqdm(total=config.steps, initial=start, unit="step",
-                 dynamic_ncols=True,
-                 disable=not multihost.first()) as bar, (
-                     preemption.defer_signals()):
+  with multihost.progress(config.steps, "step", initial=start) as bar, (
+      preemption.defer_signals()):
     for step in range(start + 1, config.steps + 1):
       # Data and loss of a step depend on the number of updates before it.
       batch = run.data.train(step - 1, written)

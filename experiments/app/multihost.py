@@ -19,6 +19,7 @@ from absl import logging
 import jax
 from jax.experimental import multihost_utils
 import numpy as np
+import tqdm
 
 from experiments.app import preemption
 
@@ -121,6 +122,12 @@ def _tell_aborts(coordinator, num_processes, process_id):
 def first() -> bool:
   """Returns whether this is the process that reads, writes and prints."""
   return jax.process_index() == 0
+
+
+def progress(total: int, unit: str, **options) -> tqdm.tqdm:
+  """Returns a progress bar, which the first process shows."""
+  return tqdm.tqdm(total=total, unit=unit, dynamic_ncols=True,
+                   disable=not first(), **options)
 
 
 def from_first(make, error=()):

@@ -21,7 +21,8 @@ _NAME = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)\s*(\(.*)?", re.DOTALL)
 # Models are named so as well, see `models.folders.resolve`.
 _MODELS = ("hub", "package")
 CODE = "code of "
-_digests: dict[str, str] = {}
+# A short digest of each module's file that was loaded, by CODE and its name.
+DIGESTS: dict[str, str] = {}
 
 
 def module_of(text: str) -> str:
@@ -55,13 +56,8 @@ def load(name: str, where: str):
     raise launch.UserError(f"{where}={name} is of type {type(found).__name__}: "
                            "a Python function is needed.") from e
   if pathlib.Path(file).is_file():
-    _digests[CODE + module_name] = file_digests.of(file)[:16]
+    DIGESTS[CODE + module_name] = file_digests.of(file)[:16]
   return found
-
-
-def digests() -> dict[str, str]:
-  """Returns a short digest of each module's file, by CODE and its name."""
-  return dict(_digests)
 
 
 def _import(name, where):

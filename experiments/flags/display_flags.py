@@ -7,7 +7,6 @@ import time
 
 from absl import flags
 import numpy as np
-import tqdm
 
 import decoding_jax as dj
 from decoding_jax import metrics
@@ -201,9 +200,8 @@ def _tokens(generate, out, lengths):
 def compare(name: str, complete, plain) -> str:
   """Times a method and plain decoding, three times in turn, as a line."""
   decoders = (plain, complete)
-  with tqdm.tqdm(total=len(decoders) * (1 + _ROUNDS), unit="run", leave=False,
-                 desc="compiling plain decoding", dynamic_ncols=True,
-                 disable=not multihost.first()) as bar:
+  with multihost.progress(len(decoders) * (1 + _ROUNDS), "run", leave=False,
+                          desc="compiling plain decoding") as bar:
     for decode in decoders:
       stopwatch.timed(decode)  # Compiles it, or loads what it needs.
       bar.update()

@@ -54,8 +54,7 @@ def run(cells, path, *fields, first=None, workers=1, unit="cell", shapes=0
   todo = [x for x in cells if "error" in latest.get(
       _identity(x.key, cells), {"error": ""})]
   seconds, failed, told = {}, set(), False
-  with tqdm.tqdm(total=len(todo), unit=unit, smoothing=0, dynamic_ncols=True,
-                 disable=not multihost.first()) as bar:
+  with multihost.progress(len(todo), unit, smoothing=0) as bar:
     if todo:
       programs = len({x.program for x in todo} | {*first}) * shapes
       _note(f"{text_tables.count(len(todo), unit)} of {len(cells)} to measure"

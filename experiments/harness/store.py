@@ -97,7 +97,7 @@ def _open(workdir, settings, free, flag, results, timed):
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
   # What both have of the user's own modules must not have changed.
-  code = own_code.digests()
+  code = own_code.DIGESTS
   settings = {**{k: v for k, v in record["settings"].items()
                  if k.startswith(own_code.CODE)}, **settings, **code}
   record["settings"] = {**code, **record["settings"]}

@@ -4,7 +4,6 @@ import functools
 import sys
 
 import numpy as np
-import tqdm
 
 from experiments.app import multihost
 
@@ -14,8 +13,7 @@ def rows(folder, name, count, width, size, make) -> np.ndarray:
   file. `make` is `(numbers of the rows of a file, the first) -> rows`."""
   folder.mkdir(parents=True, exist_ok=True)
   parts = []
-  with tqdm.tqdm(total=count, desc=name, unit="text",
-                 disable=not multihost.first()) as bar:
+  with multihost.progress(count, "text", desc=name) as bar:
     for first in range(0, count, size):
       path = folder / f"{first:08}.npy"
       # The last file is filled up to the compiled shape.

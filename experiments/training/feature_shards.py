@@ -11,7 +11,6 @@ import pathlib
 import jax
 import ml_dtypes
 import numpy as np
-import tqdm
 
 from experiments.app import multihost
 from experiments.data import batches
@@ -82,9 +81,8 @@ class _Shards:
       [tokens] = on_mesh.put_rows(mesh, (tokens,))
       return [on_mesh.on_host(x) for x in compute(target_params, tokens)]
 
-    with tqdm.tqdm(total=len(self.tokens), unit="text",
-                   desc=f"features, {size:.0f} MB a file",
-                   disable=not multihost.first()) as bar:
+    with multihost.progress(len(self.tokens), "text",
+                            desc=f"features, {size:.0f} MB a file") as bar:
       for shard, members in enumerate(self.members):
         array_files.keep(self._path(shard), functools.partial(
             self._features, shard, members, of_tokens))

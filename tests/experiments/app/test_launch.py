@@ -247,7 +247,7 @@ def test_workdir_is_of_one_process_at_a_time(tmp_path):
 
 
 def test_workdir_records_settings_and_every_start(tmp_path, monkeypatch):
-  monkeypatch.setattr(own_code, "_digests", {})  # Of other tests' modules.
+  monkeypatch.setattr(own_code, "DIGESTS", {})  # Of other tests' modules.
   settings = {"prompts": 3, "trees": {"length": {"2": [[2, 2]]}}}
   folder = results_store.open_workdir(tmp_path / "a" / "b", settings)
   results_store.open_workdir(folder, settings)

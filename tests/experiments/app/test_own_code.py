@@ -30,7 +30,7 @@ def _save(tmp_path, monkeypatch):
 
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, "path", [*sys.path])
-  monkeypatch.setattr(own_code, "_digests", {})
+  monkeypatch.setattr(own_code, "DIGESTS", {})
   yield save
   own_code.load.cache_clear()
   for path in tmp_path.glob("*.py"):
