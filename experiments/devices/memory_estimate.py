@@ -110,8 +110,10 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       for x in [_cache(lm, batch, slots)])
   return Need(
       of_target // ways.layers + (all_weights - of_target) // own,
-      caches + max(memory.size(_carry(pair, program, batch, width, slots))
-                   for program in kinds) // ways.rows,
+      caches + max(memory.size(carry(
+          program, batch, width, slots, pair.target, pair.target_params,
+          *((pair.draft, pair.draft_params) if decoder.needs_draft else ())))
+                   for program, decoder in zip(kinds, decoders)) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
@@ -154,18 +156,17 @@ def _updates(cache, nodes):
                         ).features.get(types.UPDATES) if cache.states else None
 
 
-def _carry(pair, program, batch, width, slots):
+def carry(program, batch, width, slots, target, target_params=None, draft=None,
+          draft_params=None):
   """Returns the shapes of what a drafter carries; None for nothing."""
   if not isinstance(program, dj.Pair):
     return None
   shape = jax.ShapeDtypeStruct
   count, text = shape((batch,), jnp.int32), (batch, slots)
-  drafts = program.drafter.calls > 0
   context = dj.Context(
-      target=pair.target, target_params=pair.target_params,
-      draft=pair.draft if drafts else None,
-      draft_params=pair.draft_params if drafts else None, warper=None,
-      draft_warper=None, eos_id=shape((1,), jnp.int32),
+      target=target, target_params=target_params, draft=draft,
+      draft_params=draft_params, warper=None, draft_warper=None,
+      eos_id=shape((1,), jnp.int32),
       prompts=shape((batch, width), jnp.int32), prompt_lengths=count,
       reward=None, reward_params=None, constraints=None)
   state = dj.DecodeState(
@@ -173,9 +174,9 @@ def _carry(pair, program, batch, width, slots):
       step=count, tokens=shape(text, jnp.int32),
       log_probs=shape(text, jnp.float32), length=count, limit=count,
       done=shape((batch,), bool),
-      target_cache=_cache(pair.target, batch, slots),
-      draft_cache=(_cache(pair.draft, batch, slots) if drafts and
-                   types.has_cache(pair.draft) else None))
+      target_cache=_cache(target, batch, slots),
+      draft_cache=(_cache(draft, batch, slots) if draft is not None and
+                   types.has_cache(draft) else None))
   return jax.eval_shape(program.drafter.init, context, state).carry
 
 

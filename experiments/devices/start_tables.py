@@ -7,12 +7,12 @@ import zipfile
 import zlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.types import NONE
 from experiments.app import launch
+from experiments.devices import memory_estimate
 from models.text import tokenizers
 
 # Methods that begin with a table, and the axes and types of its arrays.
@@ -123,15 +123,8 @@ def check(table: StartTable | None, method: dj.Method, lm: dj.LanguageModel):
   start = params(table, method)
   if start is None:
     return
-  count, text = jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32)
-  nothing = dict.fromkeys((
-      "target_params", "draft", "warper", "draft_warper", "eos_id", "reward",
-      "reward_params", "constraints"))
-  context = dj.Context(target=lm, draft_params=start, prompts=text,
-                       prompt_lengths=count, **nothing)
-  state = dj.DecodeState(*[None] * 2, text, None, count, *[None] * 4)
   try:
-    jax.eval_shape(lambda: method.sampled.drafter.init(context, state).carry)
+    memory_estimate.carry(method.sampled, 1, 1, 1, lm, draft_params=start)
   except ValueError as e:
     raise launch.UserError(f"draft='{table.path}', method {method.name}: "
                            f"{e}") from e
