@@ -171,9 +171,9 @@ def _grammar(pair):
       "choices": ("", functools.partial(grammar_engine.of_choices,
                                         tokenizer=pair.tokenizer)),
   }[flag.name]
+  pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
   with _compiled(flag, f"{argument}={values.shortened(text)}"):
-    return make(text, tokenizers.pieces(pair.tokenizer, pair.target.vocab_size),
-                pair.eos_id)
+    return make(text, pieces, pair.eos_id)
 
 
 def _form():
