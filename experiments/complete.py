@@ -27,6 +27,7 @@ import numpy as np
 
 from decoding_jax import argument_checks
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.testing import generated_texts
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import multihost
@@ -77,6 +78,10 @@ _TOP = flags.DEFINE_integer(
     "results then have token_ids, log_probs and top, pairs of a token and its "
     "log-probability by the target at temperature 1, nothing cut off.",
     lower_bound=0)
+_CHECK = flags.DEFINE_bool(
+    "check_exact", False, "Score each text again by plain forwards of the "
+    "target, and test whether its tokens can be samples; the exit status is 2 "
+    "if they cannot.")
 _BUCKETS = flags.DEFINE_integer(
     "buckets", 4, "Most lengths that prompts are padded to; a program is "
     "compiled for each.",
@@ -128,6 +133,8 @@ def main():
   if multihost.first():
     print(_statistics(method, records, model_pair.device_text(pair.mesh)))
     print(f"{workdir}: {store.RESULTS}, {store.RUN}")
+    if _CHECK.value:
+      _test(method, records)
   fits = [(i, 0) for i, x in enumerate(prompts) if len(x) <= room]
   if profile.FOLDER.value and fits:
     batch, _ = next(_batches(prompts, fits, size, pair.mesh))
@@ -207,14 +214,35 @@ def _decoded(method, pair, batch, rows):
   written = [row[start:end] for row, start, end in zip(
       out.tokens, lengths, out.lengths)]
   ended = _ended(pair, written[:len(rows)])
+  scores = _scores(pair, batch, out) if _CHECK.value else [{}] * len(rows)
   for k, (prompt, sample) in enumerate(rows):
     tokens = written[k]
     yield {"prompt": prompt, "sample": sample,
            "finish": "stop" if ended[k] else "length",
            "text": texts[k], "tokens": len(tokens),
            "log_prob": float(out.log_probs[k].sum()),
-           "target_calls": int(out.stats.target_calls[k]),
+           "target_calls": int(out.stats.target_calls[k]), **scores[k],
            **(_top(out, k, lengths[k]) if _TOP.value else {})}
+
+
+def _scores(pair, batch, out):
+  """Returns a field of each text: the sums of `--check_exact`, by name."""
+  _, prompts, lengths = batch
+  scores = generated_texts.score(
+      out, prompts, lengths, target=pair.target,
+      target_params=pair.target_params, sampling=generation_flags.sampling())
+  return [{_CHECK.name: dict(zip(scores._fields, map(float, row)))}
+          for row in zip(*scores)]
+
+
+def _test(method, records):
+  """Prints whether texts can be samples of the target."""
+  report = generated_texts.report(method.name, [
+      np.array([r[_CHECK.name][name] for r in records if _CHECK.name in r])
+      for name in generated_texts.Scores._fields])
+  if not report.is_exact:
+    raise launch.UserError(str(report))
+  print(report)
 
 
 def _generated(method, pair, batch):
@@ -259,7 +287,7 @@ def _settings(method, pair, prompts):
       "prompts": prompt_tasks.fingerprint(prompt_tasks.Examples(prompts)),
       "num_samples": _NUM_SAMPLES.value, "eos_id": list(pair.eos_id or ()),
       **generation_flags.settings(), **constraint_flags.settings(),
-      **_top_argument()}
+      **_top_argument(), **({_CHECK.name: True} if _CHECK.value else {})}
 
 
 def _statistics(method, records, device):

@@ -4,12 +4,12 @@
   python -m experiments.exactness --method="rsd_s(3, 2)"
   python -m experiments.exactness --engine=llama_cpp
 
-Samples texts of tabular models, whose joint distribution is known exactly: with
-a random draft model, with zero-probability tokens, with a nearly certain draft
-model, and at temperature 0, where texts must be the target's greedy ones. A
-control with a wrong distribution must fail. Takes 10 to 30 seconds per method,
-mostly for compilation; the exit status is 2 unless all tests pass. With
-`--engine` another engine is tested instead of ours, see
+Samples texts of tabular models, whose joint distribution is known exactly, with
+the drafters of `dj.testing.assert_exact`; and at temperature 0, where texts
+must be the target's greedy ones. A control with a wrong distribution must fail.
+Takes 10 to 30 seconds per method, mostly for compilation; the exit status is 2
+unless all tests pass. `experiments.complete --check_exact` tests texts of your
+models. With `--engine` another engine is tested instead of ours, see
 `rivals.engine_exactness`.
 """
 
@@ -22,7 +22,6 @@ import tqdm
 import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
 from experiments.app import launch
@@ -52,20 +51,13 @@ _VOCAB = flags.DEFINE_integer("vocab_size", 6, "Vocabulary size of the models.",
 _MOST_TEXTS = 10**7
 # Tokens of an engine's text.
 _TEXT_LENGTH = 300
-# Zero-probability tokens of the target's and of the draft's distributions, and
-# the draft's sampling settings; at low temperature it is nearly certain.
-_PLAIN = ((0, 0), None)
-_DRAWN = {
-    "random models": _PLAIN, "tokens of probability zero": ((2, 1), None),
-    "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))}
-GREEDY = "temperature 0"
-CONTROL = "control"
+SAMPLES, GREEDY, CONTROL = "samples", "temperature 0", "control"
 
 
 class Finding(NamedTuple):
   """A line of the table."""
   name: str  # Of the method.
-  case: str  # A key of `_DRAWN`, `GREEDY` or `CONTROL`.
+  case: str
   report: dj.testing.Report | None  # None if texts are compared one by one.
   right: bool
 
@@ -94,8 +86,8 @@ def main():
   wrong = [x for x in findings if not x.right]
   if wrong:
     raise launch.UserError(
-        f"{len(wrong)} of {len(findings)} tests failed: " + "; ".join(
-            f"{x.name}, {x.case}" for x in wrong) + ".")
+        f"{len(wrong)} of {len(findings)} tests failed: "
+        f"{'; '.join(map(_error, wrong))}.")
   print(f"All {len(findings) - 1} tests agree with the target's (p > "
         f"{exactness.MIN_P_VALUE:g}), and the control does not.")
 
@@ -123,10 +115,8 @@ def find(method, case, vocab_size, rows, length) -> Finding:
   if case == GREEDY:
     return Finding(method.name, case, None,
                    _is_greedy(method, vocab_size, length))
-  zeros, draft_sampling = _DRAWN.get(case, _PLAIN)
-  target, draft = exactness.random_tables(vocab_size, *zeros)
-  report = dj.testing.check(method, target, draft, rows=rows, length=length,
-                            draft_sampling=draft_sampling)
+  report = dj.testing.check(method, vocab_sizes=(vocab_size,), rows=rows,
+                            length=length)
   return Finding(method.name, case, report,
                  report.is_exact == (case != CONTROL))
 
@@ -142,13 +132,16 @@ def table(findings) -> str:
   return text_tables.plain_table(lines)
 
 
+def _error(finding):
+  """Returns what is wrong, where it is; a control is wrong if it is exact."""
+  report = finding.report
+  return (f"{finding.name}, {finding.case}"
+          if report is None or report.is_exact else str(report))
+
+
 def _cases(method):
-  """Returns the cases to test a method in, fewer if no model drafts."""
-  drafts = method.sampled and tree_decoder.decoder_of(
-      method, greedy=False).needs_draft
-  return [case for case, (_, draft_sampling) in _DRAWN.items()
-          if method.sampled and (drafts or not draft_sampling)] + (
-              [GREEDY] if method.greedy else [])
+  return [case for case, form in ((SAMPLES, method.sampled),
+                                  (GREEDY, method.greedy)) if form]
 
 
 def _control():

@@ -9,7 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments import complete
-from experiments.app import method_specs, multihost, preemption
+from experiments.app import launch, method_specs, multihost, preemption
 from experiments.devices import mesh, mesh_shapes
 from experiments.harness import store as results_store
 from experiments.timing import auto_method
@@ -31,6 +31,7 @@ def test_texts_are_written_once_whatever_the_batch(python, folders, tmp_path):
   complete_ = lambda *more: _complete(
       python, folders, tmp_path, f"--draft={folders[1]}",
       "--method=rsd_s(2, 1)", "--max_new_tokens=6", "--num_samples=2",
+      "--check_exact",
       f"--compilation_cache={workdir}/compiled", *more)
   prompts.write_text("\n".join([*_PROMPTS[:2], _TOO_LONG, *_PROMPTS[2:]]))
   path = workdir / "results.jsonl"
@@ -38,6 +39,7 @@ def test_texts_are_written_once_whatever_the_batch(python, folders, tmp_path):
   assert got.status == 0, got.errors
   assert got.output.startswith("rsd_s(2x1): 10 texts, ")
   assert "2 too_long. Decoded on cpu." in got.output
+  assert "2 tests of texts agree with the target's distribution" in got.output
   assert "\nverify " in (tmp_path / "rsd_s(2x1)/profile.md").read_text()
   first = [json.loads(line) for line in path.read_text().splitlines()]
   by_name = {(r["prompt"], r["sample"]): r for r in first}
@@ -67,6 +69,19 @@ def test_texts_are_written_once_whatever_the_batch(python, folders, tmp_path):
 
   got = complete_("--seed=1")
   assert got.status == 2 and "seed=0, not of 1" in got.errors
+
+
+def test_texts_that_are_no_samples_are_an_error(capsys):
+  """Records of an earlier start count, those without a text do not."""
+  record = lambda log_prob: {"check_exact": {
+      "tokens": 100.0, "impossible": 1.0, "log_prob": log_prob,
+      "log_prob_variance": 9.0, "most_probable": 0.0,
+      "most_probable_variance": 0.0}}
+  method = dj.methods.autoregressive()
+  complete._test(method, [record(9.0), record(-6.0), {"tokens": 0}])
+  assert "agree with the target's" in capsys.readouterr().out
+  with pytest.raises(launch.UserError, match=r"200 tokens, log-.* \+0.1000"):
+    complete._test(method, [record(9.0), record(11.0), {"tokens": 0}])
 
 
 def test_no_draft_model_is_asked_for(python, folders, tmp_path):
