@@ -9,8 +9,9 @@
 
 Families are `smollm2` and `qwen_coder`: a target, told what to do by an
 instruction and solved examples in its chat template, and a drafter; others by
---config.target and --config.draft. `readings` are those of the abstract; `file`
-is a task of one's own, see `experiments.data.constraint_file`.
+--config.target and --config.draft. `readings` are those of the abstract,
+`coverage` settings of about equal coverage; `file` is a task of one's own, see
+`experiments.data.constraint_file`.
 
 Hardware: two cores of an x86 server, `qwen_coder` with patience.
 """
@@ -26,14 +27,25 @@ _SHOTS = tuple({"words": words, "sentence": sentence} for words, sentence in (
     ("bike, ride, street", "The boy rides his bike down the street.")))
 _SEARCH = {**cdsl.SEARCH, "reward_weight": 30.0}
 _CDLH = cdsl.line("CDLH", "cdlh", **_SEARCH)
+
+
+def _sized(label, method, candidates, lookahead, **more):
+  return cdsl.line(f"{label} {candidates}x{lookahead}", method, **{
+      **_SEARCH, "num_candidates": candidates, "lookahead": lookahead}, **more)
+
+
+def _rise(candidates, lookahead):
+  """Without a threshold: what the lookahead gains is always committed."""
+  return _sized("CDSL to rise a=0", cdsl.RISE, candidates, lookahead,
+                acceptance_threshold=0.0)
+
+
 _METHODS = (
     *cdsl.METHODS[:4],
     cdsl.line("particles", "particles(16, 10.0)", temperature=1.0), _CDLH,
     cdsl.line("CDLH, draft roll-outs", "cdlh", rollout="draft", **_SEARCH),
     cdsl.line("CDSL", "cdsl", **_SEARCH),
-    cdsl.line("CDSL to rise", cdsl.RISE, **_SEARCH),
-    cdsl.line("CDSL to rise n=4 a=0", cdsl.RISE, acceptance_threshold=0.0,
-              **{**_SEARCH, "lookahead": 4}))
+    cdsl.line("CDSL to rise", cdsl.RISE, **_SEARCH), _rise(8, 4))
 _TASKS = {
     "commongen": {
         "chat": True, "examples": 124, "prompt_length": 192,
@@ -59,7 +71,10 @@ _PRESETS = {
     **_TASKS,
     "readings": {"methods": (cdsl.GREEDY, *cdsl.METHODS[2:4], _CDLH, *(
         cdsl.line(f"CDSL, {way}", "cdsl_extended", low_acceptance=way,
-                  **_SEARCH) for way in cdsl.READINGS), _METHODS[-1])},
+                  **_SEARCH) for way in cdsl.READINGS), _rise(8, 8))},
+    "coverage": {"methods": (
+        cdsl.GREEDY, cdsl.METHODS[3], _CDLH, _sized("CDLH", "cdlh", 4, 4),
+        _sized("CDLH", "cdlh", 8, 1), _METHODS[7], _rise(8, 8), _rise(8, 2))},
     "smoke": {"examples": 4, "max_new_tokens": 16,
               "methods": (_METHODS[0], _CDLH)},
 }

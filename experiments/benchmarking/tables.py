@@ -93,10 +93,16 @@ def groups(rows_) -> dict:
 
 
 def terminal(rows_, notes=()) -> str:
-  """Formats all tables, and lines of text."""
+  """Formats all tables, and lines of text; the last ones name the fastest."""
   return text_tables.render(
-      [*_tables(rows_), "\n".join([*notes, *_failures(rows_)])],
-      text_tables.terminal)
+      [*_tables(rows_), "\n".join([*notes, *_failures(rows_)]),
+       "\n".join(_fastest(rows_))], text_tables.terminal)
+
+
+def _fastest(rows_):
+  return [f"{title(*group)}: {name(first['entry'])} is the fastest, at "
+          f"{first['plain']:.2f} times the rate of our plain decoding."
+          for group, (first, *_) in groups(rows_).items() if first["plain"]]
 
 
 def write(folder, rows_, notes=(), about="") -> None:
