@@ -14,9 +14,10 @@ numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
 nothing else follow; "length" at the budget; or "too_long" for a prompt that
 leaves no room for a text; `log_prob` by the target; `target_calls`; and with
 `--top_log_probs=5` also `token_ids`, their `log_probs`, and in `top` the 5 most
-probable tokens at each. A run that is killed resumes where it was; texts depend
-neither on that nor on the batch, but for samples of `shared_budget`, whose rows
-share nodes.
+probable tokens at each. `--check_exact` tests whether the texts are samples of
+the target (`dj.testing.check_texts`). A run that is killed resumes where it
+was; texts depend neither on that nor on the batch, but for samples of
+`shared_budget`, whose rows share nodes.
 """
 
 import pathlib

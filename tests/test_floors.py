@@ -81,7 +81,7 @@ BUDGETS = {
     "decoding_jax/testing": 1665,
     "decoding_jax/types": 771,
     "decoding_jax/validation": 611,
-    "experiments": 2230,
+    "experiments": 2231,
     "experiments/app": 1412,
     "experiments/benchmarking": 675,
     "experiments/data": 1834,
