@@ -85,7 +85,7 @@ BUDGETS = {
     "experiments/app": 1412,
     "experiments/benchmarking": 675,
     "experiments/data": 1834,
-    "experiments/devices": 2504,
+    "experiments/devices": 2506,
     "experiments/evaluation": 1130,
     "experiments/flags": 1146,
     "experiments/harness": 739,

@@ -27,6 +27,7 @@ class Kernel(NamedTuple):
   """An operation that a GPU starts."""
   name: str
   opcode: str  # such as "fusion" or "copy"
+  shape: str  # of its result, such as "bf16[1,32]{1,0}"
   # Read from memory and written there, if no cache had any of it.
   num_bytes: int
 
@@ -72,7 +73,8 @@ def _kernels(program, name):
       trips = _TRIPS.search(x.rest) if x.opcode == "while" else None
       sizes += max(inner, key=_num_bytes) * int(trips[1] if trips else 1)
     elif x.opcode not in _FREE and not x.opcode.endswith("-done"):
-      sizes.append(Kernel(x.name, x.opcode, _moved(program, x, shapes)))
+      sizes.append(Kernel(x.name, x.opcode, x.shape,
+                          _moved(program, x, shapes)))
   return sizes
 
 
