@@ -78,7 +78,7 @@ BUDGETS = {
     "decoding_jax/runtime": 1112,
     "decoding_jax/search": 2571,
     "decoding_jax/speculation": 5016,
-    "decoding_jax/testing": 1665,
+    "decoding_jax/testing": 1664,
     "decoding_jax/types": 771,
     "decoding_jax/validation": 611,
     "experiments": 2231,

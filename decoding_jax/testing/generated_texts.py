@@ -89,8 +89,7 @@ def check_texts(out: Generation, prompts, prompt_lengths, *,
   Returns:
     The report. Its `smallest_bias` is the least of two: nats of the mean
     log-probability of a token, and share of most probable tokens. In 16 bits
-    the forward of a text rounds otherwise than that of a tree, by less than
-    this finds in some 100,000 tokens.
+    the forward of a text rounds otherwise than that of a tree.
   """
   return report(name, score(out, prompts, prompt_lengths, **models))
 
