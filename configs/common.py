@@ -4,9 +4,7 @@
 HEADS = ("medusa", "hydra", "hydra++", "clover1", "clover", "chimera", "eagle",
          "fspad", "mtp", "eagle3", "p-eagle", "dflash", "dspark",
          "domino", "dflash2")
-
-
-# Paper's settings of its tasks, arXiv 2402.14160.
+# How arXiv 2402.14160 samples its tasks.
 PAPER = {"xsum": {"temperatures": (0.3,)},
          "wmt18_de_en": {"temperatures": (0.3,)},
          "dolly": {"temperatures": (1.0,), "top_p": 0.95}}

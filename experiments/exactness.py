@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from absl import flags
 import numpy as np
-import tqdm
 
 import decoding_jax as dj
 from decoding_jax.speculation import drafters
@@ -26,6 +25,7 @@ from decoding_jax.speculation import verifiers
 from decoding_jax.testing import exactness
 from experiments.app import launch
 from experiments.app import method_specs
+from experiments.app import multihost
 from experiments.app import text_tables
 from experiments.rivals import engine_exactness
 from experiments.rivals import engines
@@ -75,7 +75,7 @@ def main():
   parts = [(method, case) for method in tested for case in _cases(method)]
   parts.append((_control(), CONTROL))
   findings = []
-  with tqdm.tqdm(total=len(parts), unit="test", dynamic_ncols=True) as bar:
+  with multihost.progress(len(parts), "test") as bar:
     for method, case in parts:
       bar.set_description(method.name)
       with launch.user_errors(ValueError):

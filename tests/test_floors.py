@@ -67,7 +67,7 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1387,
+    "configs": 1385,
     "decoding_jax": 2876,
     "decoding_jax/canvas": 1065,
     "decoding_jax/grammars": 4305,

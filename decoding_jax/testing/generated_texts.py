@@ -145,7 +145,7 @@ def _token_sums(log_probs, tokens, counted):
   logs = jnp.where(probs > 0, log_probs, 0)
   mean = (probs * logs).sum(-1)
   variance = (probs * jnp.square(logs - mean[:, None])).sum(-1)
-  best, most = log_probs.argmax(-1), probs.max(-1)
+  best, most = sampling_lib.most_probable(log_probs), probs.max(-1)
   own = jnp.take_along_axis(log_probs, tokens[:, None], -1)[:, 0]
   possible = counted & (own > -jnp.inf)
   of_possible = lambda x: jnp.where(possible, x, 0).sum(dtype=jnp.float32)
