@@ -159,7 +159,7 @@ def test_the_next_token_module(tmp_path, monkeypatch):
   params, layer = hf.as_numpy((target.params, given))
   eps = one.norm_eps
   read = head_reference.rms(hf.features(target.params, loaded.kept)[0],
-                               params["norm"]["scale"], eps)
+                            params["norm"]["scale"], eps)
 
   def layers(tokens, hidden):
     x = np.concatenate([
