@@ -86,7 +86,7 @@ BUDGETS = {
     "experiments/benchmarking": 675,
     "experiments/data": 1834,
     "experiments/devices": 2506,
-    "experiments/evaluation": 1130,
+    "experiments/evaluation": 1141,
     "experiments/flags": 1146,
     "experiments/harness": 739,
     "experiments/rivals": 1379,

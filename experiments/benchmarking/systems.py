@@ -160,7 +160,7 @@ def remarks(pair, models):
   sizes = [transformer.num_params(params) / 1e6 for params in (
       models.target_params, models.draft_params)]
   return [line for holds, line in (
-      (True, f"A pair of {sizes[0]:.0f} M and {sizes[1]:.0f} M parameters."),
+      (True, "A pair of {:.3g} M and {:.3g} M parameters.".format(*sizes)),
       (pair.draft_dtype,
        f"All drafts, ours and theirs, compute in {pair.draft_dtype}."),
       (pair.draft_weights != quantization.DTYPE,

@@ -9,6 +9,7 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.data import canvas_tasks
+from experiments.harness import batches as batches_lib
 from experiments.harness import cells
 from experiments.scoring import intervals
 from experiments.timing import stopwatch
@@ -45,12 +46,11 @@ def decoder(config, model, params, method, method_params=None, **more):
 
 def make_batches(examples, size, seed):
   """Returns batches (keys, prompts, lengths) of a size, in order."""
-  keys = jax.vmap(jax.random.fold_in, (None, 0))(
-      jax.random.key(seed), np.arange(len(examples)))
-  prompts = np.array([canvas_tasks.prompt(*x[:3]) for x in examples], np.int32)
-  lengths = np.full(len(examples), prompts.shape[1], np.int32)
-  return [(keys[i:i + size], prompts[i:i + size], lengths[i:i + size])
-          for i in range(0, len(examples), size)]
+  prompts = [canvas_tasks.prompt(*x[:3]) for x in examples]
+  numbers = np.arange(len(prompts))
+  return [batches_lib.batch_of(jax.random.key(seed), prompts,
+                               numbers[i:i + size], len(prompts[0]))
+          for i in range(0, len(prompts), size)]
 
 
 def measure(config, methods, decoders, examples, path) -> list:

@@ -26,28 +26,39 @@ def terminal(records) -> str:
   """Formats the table of `constrained_cells.measure` as plain text."""
   lines = _lines(records, "", text_tables.plus_minus, _LONG)
   return (f"{text_tables.plain_table(lines)}\n\nCalls are per committed token; "
-          f"± is half of the 95 % interval. {verdict(records)}").rstrip()
+          f"± is half of the 95 % interval.\n{verdict(records)}").rstrip()
 
 
 def verdict(records) -> str:
-  """Returns a sentence about the best CDSL and the best CDLH; "" without both.
+  """Compares each CDSL with the best CDLH; "" without both.
   Of methods of equal scores the best has the fewest target calls."""
   name = task_rewards.first(records[0]["metrics"])
-  score = task_rewards.SCORES[name]
-  found = [max((r for r in records if r["label"].startswith(method)),
-               default=None, key=lambda r: (r["metrics"][name][0],
-                                            -r["metrics"]["target_calls"][0]))
-           for method in ("CDSL", "CDLH")]
-  if None in found:
+  kind = lambda method: [r for r in records if r["label"].startswith(method)]
+  best = max(kind("CDLH"), default=None, key=lambda r: (
+      r["metrics"][name][0], -r["metrics"]["target_calls"][0]))
+  if best is None or not kind("CDSL"):
     return ""
-  ours, theirs = (np.array(r[name], float) for r in found)
-  interval = score.scale * intervals.interval(ours - theirs)
-  difference, low, high = (f"{x:+.{score.digits}f}" for x in interval)
-  ours, theirs = (
-      f"{r['label']} has {r['metrics'][name][0]:.{score.digits}f} at "
-      f"{r['metrics']['target_calls'][0]:.2f}" for r in found)
-  return (f"The best of each ({score.axis}): {ours} target calls a token, "
-          f"{theirs}; the difference is {difference} [{low}, {high}].")
+  axis = task_rewards.SCORES[name].axis
+  return "\n".join([
+      f"Beside {best['label']}, paired by examples ({axis}; log-prob a token, "
+      "mean of texts):",
+      *(_beside(best, r, name) for r in kind("CDSL"))])
+
+
+def _beside(theirs, ours, name):
+  """Returns a line of differences, and of what theirs takes beside ours."""
+  score = task_rewards.SCORES[name]
+  scores = lambda r: score.scale * np.array(r[name], float)
+  log_probs = lambda r: np.divide(r["log_prob"], r["emitted"])
+  gain = lambda of, digits: "{:+.{d}f} [{:+.{d}f}, {:+.{d}f}]".format(
+      *intervals.interval(of(ours) - of(theirs)), d=digits)
+  times = lambda figure: (
+      theirs["metrics"][figure][0] / ours["metrics"][figure][0])
+  time = (f", {times('slowdown'):.1f} times the time"
+          if "slowdown" in ours["metrics"] else "")
+  return (f"- {ours['label']}: {gain(scores, score.digits)}; "
+          f"{gain(log_probs, 3)}; {theirs['label']} takes "
+          f"{times('target_calls'):.1f} times the target calls{time}")
 
 
 def write(workdir, records, config, about="") -> None:
@@ -85,8 +96,8 @@ Figures with 95 % bootstrap intervals over examples, of seconds over batches.
 - Hard coverage: examples with all words; soft: mean share of the words.
 - Reward: of the whole text, prompt included, by a reward model.
 - BLEU (mean of sentences) and ROUGE-L are against one reference.
-- Seconds exclude compilation; "x greedy" is over "greedy, s", greedy decoding
-  timed in the course of the same run.
+- Seconds, where there are any, exclude compilation; "x greedy" is over
+  "greedy, s", greedy decoding timed in the course of the same run.
 - Calls are per committed token: sequential forwards of target and draft, and
   texts that the reward scored.
 - S1 to S4: shares of CDSL's iterations, see `methods/cdsl.py`.

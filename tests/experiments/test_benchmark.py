@@ -309,7 +309,7 @@ def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
       lambda x: x.astype("float32"), result.target_params), whole)
   assert "int8" in {str(x.dtype) for x in jax.tree.leaves(result.draft_params)}
   assert systems.remarks(pair, result) == [
-      "A pair of 0 M and 0 M parameters.",
+      "A pair of 0.0025 M and 0.0025 M parameters.",
       "All drafts, ours and theirs, compute in bfloat16.",
       "Matrices of our drafts are in int8.",
       "The target is stored in bfloat16. In float32 ours reads its matrices as "
