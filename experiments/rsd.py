@@ -161,8 +161,7 @@ def run(config, workdir) -> list:
   note = " ".join(filter(None, [examples.note, left_out]))
   tree_tables.write(workdir, cells, trees, note, settings,
                     tree_tables.orders(records, trees))
-  # Rates of a pair of real size, if they follow, say more than this pair's.
-  print(tree_tables.terminal(cells, trees, note, with_rates=not config.speed))
+  print(tree_tables.terminal(cells, trees, note))
   print(f"{workdir}: {', '.join(tree_tables.FILES)}, {store.RESULTS}, "
         f"{store.RUN}")
   if config.expected:

@@ -67,7 +67,7 @@ OPTIONAL = {
 # Lines of Python and C++ that a folder may have; who adds, removes. A folder
 # that shrinks gives its budget back.
 BUDGETS = {
-    "configs": 1385,
+    "configs": 1386,
     "decoding_jax": 2876,
     "decoding_jax/canvas": 1065,
     "decoding_jax/grammars": 4305,
@@ -81,12 +81,12 @@ BUDGETS = {
     "decoding_jax/testing": 1664,
     "decoding_jax/types": 771,
     "decoding_jax/validation": 611,
-    "experiments": 2231,
+    "experiments": 2230,
     "experiments/app": 1412,
     "experiments/benchmarking": 675,
     "experiments/data": 1834,
     "experiments/devices": 2506,
-    "experiments/evaluation": 1141,
+    "experiments/evaluation": 1140,
     "experiments/flags": 1146,
     "experiments/harness": 739,
     "experiments/rivals": 1379,

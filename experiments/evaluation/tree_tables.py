@@ -137,13 +137,12 @@ def orders(records, trees) -> list[str]:
   return lines
 
 
-def terminal(cells, trees, note="", with_rates=True) -> str:
+def terminal(cells, trees, note="") -> str:
   """Formats what the terminal has room for; `note` is about the prompts."""
   rates = {x: RESULTS[x] for x in (
       "token_rate", "plain_rate", "token_rate_ratio")}
   return text_tables.render([
-      note, *(_of_all(cells, "Rates", rates, {"name": "method"})
-              if with_rates else ()),
+      note, *_of_all(cells, "Rates", rates, {"name": "method"}),
       *by_category(cells, ("block_efficiency", "token_rate_ratio")),
       _furthest(cells), *best_by_point(trees, ("block_efficiency", "mbsu"))],
                             text_tables.terminal)

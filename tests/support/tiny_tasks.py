@@ -28,7 +28,7 @@ def make_pair():
 
 def make_config(task, data, **update):
   """A config of `experiments.rsd` for one prompt of a task."""
-  config = rsd_config.get_config()
+  config = rsd_config.defaults()
   config.update(task=task, data=str(data), prompts=1, **update)
   return config
 
