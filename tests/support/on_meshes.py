@@ -41,7 +41,6 @@ DRAFT = dataclasses.replace(
     attention_softcap=3.0, logit_softcap=8.0, window=3, full_every=2,
     rope_local_theta=10.0)
 METHOD = dj.methods.rsd_s(2, 2)
-MESHES = ((8, 1), (4, 2), (2, 4), (1, 8))
 _COLLECTIVE = re.compile(
     r" (all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter)"
     r"(?:-start)?\(.*op_name=\"(.*?)\"")
@@ -219,59 +218,57 @@ def of_roles(folder, method):
   return beside(one, out, {})
 
 
-def rounded(folder):
-  """Weights of 8 bits beside one device's; and with all layers scanned."""
-  one, _ = run(folder, None, weights="int8")
-  on_mesh = lambda: beside(one, *run(folder, mesh_shapes.make((2, 4)),
-                                     weights="int8"))
-  whole = on_mesh()
-  with flagsaver.as_parsed(scan_layers="on"):
-    return one, whole, on_mesh()
+def on(folder, one, *shapes):
+  """The pair on meshes, beside one device's texts."""
+  return {f"{data}x{model}": beside(
+      one, *run(folder, mesh_shapes.make((data, model))))
+          for data, model in shapes}
 
 
 def main(folder):
   save(folder)
-  save_heads(folder)
   one, _ = run(folder, None)
-  results = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
-  for data, model in MESHES:
-    results[f"{data}x{model}"] = beside(
-        one, *run(folder, mesh_shapes.make((data, model))))
-  # Each index of "data" has two rows, which its four prompts take in turn.
-  results["queued"] = beside(
-      one, run(folder, mesh_shapes.make((2, 4)), rows=4)[0], {})
-  results["2x4 of a whole draft"] = beside(
-      one, *run(folder, mesh_shapes.make((2, 4)), drafts="replicated"))
-  other, results["2x4 of 8 bits"], results["scanned"] = rounded(folder)
-  results["other"] = bool((other.tokens != one.tokens).any())
-  results["pearl(2)"] = of_roles(folder, dj.methods.pearl(2))
-  results["experts dtype"] = of_both(folder, (2, 4), target="experts")
-  results["states"] = of_both(folder, (2, 4), target="states")
-  results["processed"] = of_both(folder, (4, 2), of_pair=processed)
-  results["looked up"] = of_both(folder, (4, 2), draft=prompt_lookup.NAME)
-  results["shared"] = of_both(folder, (2, 4), of_pair=sharing, shared=_SHARED)
-  free, _ = run(folder, None, draft=folder / "dspark")
-  results["processed head"] = of_both(
-      folder, (4, 2), of_pair=processed, draft=folder / "dspark",
-      more=lambda one: {"other": bool((one.tokens != free.tokens).any())})
-  for name, (method, of_pair) in NO_MODEL.items():
-    results[name] = of_both(
-        folder, (4, 2), of_pair=of_pair, method=method, more=lambda one: {
-            "tested": one.stats.extra["tested_by_rank"][:, 0].tolist()})
-  print(json.dumps(results))
+  rounded, _ = run(folder, None, weights="int8")
+  mesh = mesh_shapes.make((2, 4))
+  print(json.dumps({
+      "texts": len({tuple(row) for row in np.asarray(one.tokens)}),
+      **on(folder, one, (4, 2), (2, 4)),
+      # Each index of "data" has two rows, which its four prompts take in turn.
+      "queued": beside(one, run(folder, mesh, rows=4)[0], {}),
+      "2x4 of 8 bits": beside(rounded, *run(folder, mesh, weights="int8")),
+      "other": bool((rounded.tokens != one.tokens).any())}))
 
 
 def more(folder):
-  """The same of others of which `main` has one each."""
+  """The same of other meshes, models and drafters."""
   save(folder)
   save_heads(folder)
+  one, _ = run(folder, None)
+  with flagsaver.as_parsed(scan_layers="on"):
+    scanned = of_both(folder, (2, 4), weights="int8")
+  free, _ = run(folder, None, draft=folder / "dspark")
   print(json.dumps({
-      "2x4 of 8 bits": of_both(folder, (2, 4), weights="int8"),
+      **on(folder, one, (8, 1), (1, 8)),
+      "2x4 of a whole draft": beside(one, *run(
+          folder, mesh_shapes.make((2, 4)), drafts="replicated")),
+      "scanned": scanned,
+      "pearl(2)": of_roles(folder, dj.methods.pearl(2)),
       "ssd(2, 2)": of_roles(folder, dj.methods.ssd(2, 2)),
+      "experts dtype": of_both(folder, (2, 4), target="experts"),
       "experts int8": of_both(folder, (2, 4), target="experts", weights="int8"),
+      "states": of_both(folder, (2, 4), target="states"),
       "mamba": of_both(folder, (2, 4), target="mamba"),
-      **{name: of_both(folder, (4, 2), draft=folder / name)
-         for name in HEADS}}))
+      "processed": of_both(folder, (4, 2), of_pair=processed),
+      "looked up": of_both(folder, (4, 2), draft=prompt_lookup.NAME),
+      "shared": of_both(folder, (2, 4), of_pair=sharing, shared=_SHARED),
+      "processed head": of_both(
+          folder, (4, 2), of_pair=processed, draft=folder / "dspark",
+          more=lambda one: {"other": bool((one.tokens != free.tokens).any())}),
+      **{name: of_both(folder, (4, 2), draft=folder / name) for name in HEADS},
+      **{name: of_both(
+          folder, (4, 2), of_pair=of_pair, method=method, more=lambda one: {
+              "tested": one.stats.extra["tested_by_rank"][:, 0].tolist()})
+         for name, (method, of_pair) in NO_MODEL.items()}}))
 
 
 if __name__ == "__main__":

@@ -45,92 +45,21 @@ def counts(record):
           if k not in ("same", "same_counts", "off")}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
-def test_same_tokens_as_on_one_device(runs, mesh):
-  assert_same(runs[mesh])
-
-
-def test_same_tokens_of_all_that_a_mesh_decodes(runs):
-  """A drafter with devices of its own has two groups, in which rows and layers
-  are split; heads are on a target whose layers and logits are."""
+def test_same_tokens_as_on_one_device(runs):
+  for name in "4x2", "2x4", "2x4 of 8 bits":
+    assert_same(runs[name])
   assert runs["queued"]["same"] and runs["queued"]["same_counts"]
-  assert_same(runs["pearl(2)"])
-  # Layers with a state are split by heads, as their parameters are.
-  assert runs["states"]["same"] and runs["states"]["off"] < 1e-4
-  assert runs["states"]["whole"] == 0
-  assert runs["processed"]["same"] and runs["looked up"]["same"]
-  assert_same(runs["processed head"], 1e-4)
-  # Control: without the processor they are others.
-  assert runs["processed head"]["other"]
-
-
-@pytest.mark.long
-def test_same_tokens_of_other_models_and_drafters(more):
-  assert_same(more["ssd(2, 2)"])
-  assert more["mamba"]["same"] and more["mamba"]["off"] < 1e-4
-  for name in on_meshes.HEADS:
-    assert_same(more[name], 1e-4)
-  check_experts(more["experts int8"], more["2x4 of 8 bits"])
+  assert runs["other"]  # Control: of 8 bits they are others.
 
 
 def test_weights_of_8_bits(runs):
   """Scales of the embedding are one sum more a forward; experts have none."""
-  rounded, whole = runs["2x4 of 8 bits"], runs["2x4"]
-  assert runs["other"]
-  assert_same(rounded)
-  assert counts(rounded) == {
-      **counts(whole), "all-reduce": whole["all-reduce"] + 1 + DRAFTS}
-  # Scanned layers exchange what unrolled ones do.
-  assert runs["scanned"] == {**rounded, "off": runs["scanned"]["off"]}
-  assert runs["scanned"]["off"] < 1e-5
+  whole = counts(runs["2x4"])
+  assert counts(runs["2x4 of 8 bits"]) == {
+      **whole, "all-reduce": whole["all-reduce"] + 1 + DRAFTS}
 
 
-def test_same_tokens_where_rows_share_a_prefix(runs):
-  """It is kept by each index of "data", and exchanged by no device.
-
-  The heads of the draft do not divide by those that share its layers.
-  """
-  shared, plain = runs["shared"], runs["2x4"]
-  assert_same(shared)
-  sums = ("all-reduce", "all-gather", "all-to-all")
-  assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
-
-
-def check_experts(whole, split):
-  """Each device has some whole; they exchange as often, and as much, as those
-  whose units are split."""
-  assert_same(whole)
-  assert counts(whole) == counts(split)
-
-
-def test_experts_of_which_each_device_has_some_whole(runs):
-  check_experts(runs["experts dtype"], runs["2x4"])
-
-
-def test_a_draft_that_all_devices_have(runs):
-  whole, split = runs["2x4 of a whole draft"], runs["2x4"]
-  assert_same(whole)
-  # Two of the layers, which are scanned, a level.
-  fewer = DRAFTS * 2
-  assert whole["all-reduce"] == split["all-reduce"] - fewer
-  assert not any("an expert" in name for name in whole)
-
-
-@pytest.mark.parametrize("name", on_meshes.NO_MODEL)
-def test_same_tokens_of_drafters_without_a_model(runs, name):
-  """What a row has learned, a start table and features are on all devices.
-
-  Control: rows differ in how often they have a draft.
-  """
-  assert len(set(runs[name]["tested"])) > 1
-  assert_same(runs[name], 1e-4)
-
-
-@pytest.mark.parametrize("mesh, split_draft", [
-    ("8x1", True), ("4x2", True), ("2x4", True), ("1x8", False)])
-def test_devices_exchange_sums_of_layers_and_little_else(runs, mesh,
-                                                         split_draft):
+def exchanges_sums_of_layers_and_little_else(found, mesh, split_draft):
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
@@ -149,13 +78,91 @@ def test_devices_exchange_sums_of_layers_and_little_else(runs, mesh,
           for config, (n, of_layers) in calls.items())}
   if split_draft and split > on_meshes.DRAFT.num_kv_heads:
     expected.update({"all-gather": 2 * DRAFTS, "reduce-scatter": DRAFTS})
-  exchanged = {k: v for k, v in counts(runs[mesh]).items()
+  exchanged = {k: v for k, v in counts(found).items()
                if k not in ("bytes of rules", "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
   # A draft whose heads are not split has its embedding on all devices.
-  assert (runs[mesh]["whole"] == 0) == split_draft
-  assert (runs[mesh]["bytes of rules"] > 0) == (split > 1)
-  assert runs[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
+  assert (found["whole"] == 0) == split_draft
+  assert (found["bytes of rules"] > 0) == (split > 1)
+  assert found["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
+
+
+@pytest.mark.parametrize("mesh", ["4x2", "2x4"])
+def test_devices_exchange_sums_of_layers_and_little_else(runs, mesh):
+  exchanges_sums_of_layers_and_little_else(runs[mesh], mesh, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mesh, split_draft", [("8x1", True), ("1x8", False)])
+def test_the_same_of_one_axis(more, mesh, split_draft):
+  assert_same(more[mesh])
+  exchanges_sums_of_layers_and_little_else(more[mesh], mesh, split_draft)
+
+
+@pytest.mark.long
+def test_same_tokens_of_all_that_a_mesh_decodes(more):
+  """A drafter with devices of its own has two groups, in which rows and layers
+  are split; heads are on a target whose layers and logits are."""
+  assert_same(more["pearl(2)"])
+  assert_same(more["ssd(2, 2)"])
+  # Layers with a state are split by heads, as their parameters are.
+  for name in "states", "mamba":
+    assert more[name]["same"] and more[name]["off"] < 1e-4
+  assert more["states"]["whole"] == 0
+  assert more["processed"]["same"] and more["looked up"]["same"]
+  for name in "processed head", *on_meshes.HEADS:
+    assert_same(more[name], 1e-4)
+  # Control: without the processor they are others.
+  assert more["processed head"]["other"]
+
+
+@pytest.mark.long
+def test_layers_that_are_scanned_exchange_what_unrolled_ones_do(runs, more):
+  assert counts(more["scanned"]) == counts(runs["2x4 of 8 bits"])
+  assert_same(more["scanned"])
+
+
+@pytest.mark.long
+def test_same_tokens_where_rows_share_a_prefix(runs, more):
+  """It is kept by each index of "data", and exchanged by no device.
+
+  The heads of the draft do not divide by those that share its layers.
+  """
+  shared, plain = more["shared"], runs["2x4"]
+  assert_same(shared)
+  sums = ("all-reduce", "all-gather", "all-to-all")
+  assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("weights, split", [("dtype", "2x4"),
+                                            ("int8", "2x4 of 8 bits")])
+def test_experts_of_which_each_device_has_some_whole(runs, more, weights,
+                                                     split):
+  """They exchange as often, and as much, as those whose units are split."""
+  assert_same(more[f"experts {weights}"])
+  assert counts(more[f"experts {weights}"]) == counts(runs[split])
+
+
+@pytest.mark.long
+def test_a_draft_that_all_devices_have(runs, more):
+  whole, split = more["2x4 of a whole draft"], runs["2x4"]
+  assert_same(whole)
+  # Two of the layers, which are scanned, a level.
+  fewer = DRAFTS * 2
+  assert whole["all-reduce"] == split["all-reduce"] - fewer
+  assert not any("an expert" in name for name in whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", on_meshes.NO_MODEL)
+def test_same_tokens_of_drafters_without_a_model(more, name):
+  """What a row has learned, a start table and features are on all devices.
+
+  Control: rows differ in how often they have a draft.
+  """
+  assert len(set(more[name]["tested"])) > 1
+  assert_same(more[name], 1e-4)
 
 
 def named_specs(config, size):
