@@ -1,6 +1,7 @@
 """Tests of `experiments.device_check`."""
 
 import jax
+import pytest
 
 from experiments import device_check
 from experiments.timing import roofline
@@ -35,6 +36,7 @@ def test_the_program(python):
       for x in device_check._GREEDY]
 
 
+@pytest.mark.long
 def test_a_model_of_ones_own(python):
   got = python("-m", "experiments.device_check", "--smoke",
                "--target=python-draft", "--weights=int8")

@@ -29,6 +29,7 @@ def assert_same(actual, expected):
       assert a[name] == pytest.approx(b[name], abs=_OFF, rel=_OFF)
 
 
+@pytest.mark.long
 def test_a_distilled_drafter(tmp_path):
   """Control: the losses change from step to step by more than they differ."""
   result = helpers.found_by(on_training_meshes.__file__, tmp_path, "distilled",

@@ -28,7 +28,7 @@ def test_texts_have_the_distribution_of_the_target(method):
   assert report.target_calls >= 2 and report.smallest_bias < 0.02
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @each(filter(example_methods.drafts_by_a_model, METHODS))
 def test_texts_of_a_cold_drafter(method):
   """Of nearly all its tokens the probability is less than float32 has."""

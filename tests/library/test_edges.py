@@ -47,6 +47,7 @@ def transitions(out):
   return before[after >= 0], after[after >= 0]
 
 
+@pytest.mark.cases(15)
 @EACH
 @pytest.mark.parametrize("top_p", [0.3, 1e-6])
 def test_a_nucleus_smaller_than_the_siblings(method, top_p):

@@ -26,6 +26,7 @@ def teacher_forced(model, out):
   return np.pad(before[..., 0], ((0, 0), (1, 0)))
 
 
+@pytest.mark.cases(8)
 @EACH
 def test_contract(method):
   models = tiny.llama_models()
@@ -92,6 +93,7 @@ def test_the_test_of_greedy_decoding_is_not_trivial():
   assert (np.asarray(out.stats.accepted_by_depth).sum(axis=0) > 0).sum() > 2
 
 
+@pytest.mark.cases(8)
 @EACH
 def test_greedy_equals_plain_forwards(method):
   """Of one program; an end falls on another position in every row."""

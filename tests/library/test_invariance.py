@@ -117,7 +117,7 @@ def test_a_model_under_numbers_of_64_bits(temperature):
     assert run() == expected
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])

@@ -47,6 +47,7 @@ def same(actual, expected):
   jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method, sampling, has_tree", [
     (TREE, dj.Sampling(1.2, top_p=0.9), True), (TREE, GREEDY, True),
     (dj.methods.pearl(2), dj.Sampling(), False),

@@ -117,7 +117,7 @@ def methods():
           for method in result]
 
 
-@pytest.mark.cases(9)
+@pytest.mark.cases(4)
 @each(methods())
 def test_methods(method):
   """Of a target that keeps hidden states, which some methods read."""

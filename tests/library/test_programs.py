@@ -34,6 +34,7 @@ def generate(width, depth):
       prompts=np.zeros((1, 2), np.int32), lengths=np.array([2]), new=4)
 
 
+@pytest.mark.long
 def test_many_methods_have_bounded_mappings(alone, monkeypatch):
   generate(1, 1)  # What all methods share is compiled.
   before = programs.num_mappings()

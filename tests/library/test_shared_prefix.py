@@ -118,6 +118,7 @@ def test_a_drafter_that_cannot_share():
       run.state.target_cache)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["delta", "without a cache"])
 def test_a_target_that_cannot_share(name):
   """States of recurrent layers and models without a cache repeat it."""

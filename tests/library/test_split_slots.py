@@ -23,6 +23,7 @@ def _texts():
   return run(*on_split_slots.METHODS)
 
 
+@pytest.mark.long
 def test_commits_and_attentions_are_those_of_one_device(kernels):
   """Control: some caches are split by slots, over 2 to 8 devices."""
   result = kernels["kernels"].values()

@@ -54,6 +54,7 @@ def test_the_default_depends_on_device_and_layers(asked, monkeypatch):
   assert draft_kind.default_weights() == "dtype"  # Formats of layers differ.
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("options, on_mesh", [
     ({}, False), ({"weights": "int8"}, True)], ids=["plain", "int8"])
 def test_texts_are_those_of_unrolled_layers(target, asked, options, on_mesh):

@@ -54,7 +54,7 @@ def larger(params):
       rng.normal(0, .24, x.shape), x.dtype) if x.ndim > 1 else x, params)
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", sorted(head_objectives.KINDS.keys() - {"ppd"}))
 def test_predictions_are_those_of_drafts(name):
   chosen, params, tokens = made(name)
@@ -118,7 +118,7 @@ def check_learns(head, params, batch, of_levels):
   assert jax.jit(loss)(step, batch, _OWN) < before
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["eagle3", "dspark", "domino", "dflash2",
                                   "fspad", "hydra++",
                                   "clover", "chimera", "ppd"])
@@ -131,7 +131,7 @@ def test_a_head_learns(name):
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["medusa", "eagle3", "dspark", "fspad"])
 def test_a_loss_of_paths(name):
   """Each entry is of one path of the text at all levels, and a head learns."""

@@ -218,6 +218,7 @@ def test_a_head_is_trained_further(target, tmp_path):
     train.train(config)
 
 
+@pytest.mark.long
 def test_a_head_computes_in_sixteen_bits(target, tmp_path):
   """It learns as in 32, and its parameters keep them."""
   results = {}

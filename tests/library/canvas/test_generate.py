@@ -160,6 +160,7 @@ EXAMPLES = [getattr(canvas.methods, name)(**sizes) for name, found in
             canvas.methods.example_arguments().items() for sizes in found]
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])

@@ -47,6 +47,7 @@ def _x(inputs, width, dtype="float32"):
       np.random.default_rng(1).standard_normal((width, inputs)), dtype)
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("dtypes", FORMS)
 @pytest.mark.parametrize("shape", SIZES)
 def test_products(dtypes, shape):
@@ -299,6 +300,7 @@ def _wide(q, parts):
       for keys, values, mask in parts]
 
 
+@pytest.mark.cases(16)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("cap", [0.0, 5.0])
 @pytest.mark.parametrize("windowed", [False, True])
@@ -380,6 +382,7 @@ def test_normalizers_of_rows_with_their_own_divisors():
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("size", VOCABULARIES)
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_draws_are_those_of_xla(size, k):
@@ -427,7 +430,7 @@ def test_draws_of_what_has_no_mass():
   assert tokens.tolist() == [0, 0]
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "config", [tiny.LLAMA, tiny.OPT, tiny.GEMMA, tiny.NEOX, tiny.MIXTRAL],

@@ -25,6 +25,7 @@ def test_matmul_is_a_product_with_the_transpose(dtype, rows, length,
                              rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("windowed", [False, True])
 def test_attention_to_keys_that_rows_share(dtype, windowed, monkeypatch):
@@ -93,6 +94,7 @@ def test_one_query_beside_another_gives_the_same(dtype):
     assert np.abs(y - right).max() > 0.1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("sizes, dtype, cap, windowed", [
     # Rows, key/value heads, groups, tokens, channels, slots.
     ((3, 2, 2, 3, 8, 300), "float32", 5.0, True),

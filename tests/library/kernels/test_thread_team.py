@@ -10,6 +10,7 @@ from support import helpers
 _SECONDS = 120
 
 
+@pytest.mark.cases(1)
 @pytest.mark.skipif(not kernels.available(),
                     reason="no C++ compiler, or no CPU")
 @pytest.mark.parametrize("threads", [2, 8])

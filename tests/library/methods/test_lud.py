@@ -49,6 +49,7 @@ def reference(text, confidence):
   return text[:end], calls
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("confidence", [0.0, 0.5, 0.8])
 def test_texts_are_those_of_plain_python(confidence):
   out = generate(dj.methods.lud(_PADS, confidence))

@@ -84,6 +84,7 @@ def test_worked_example_of_the_docstring():
   np.testing.assert_allclose(rest, [1, 0, 0], atol=1e-6)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("arguments, count", [
     (dict(num_paths=1, depth=2), 2), (dict(expansion=(2, 1)), 2),
     (dict(num_paths=1, depth=2), 3)])

@@ -170,6 +170,7 @@ CONFIG = transformer.Config(
     head_dim=64, hidden_dim=32, max_length=SLOTS)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("width", [0, 16])
 def test_caches_stay_where_they_lie(width):
   lm, params = (transformer.language_model(CONFIG),

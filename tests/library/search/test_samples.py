@@ -177,7 +177,7 @@ METHODS = [dj.methods.first_finish(3, 2), dj.methods.segment_search(2, 2, 3),
            dj.methods.gsi(2, 3, 1.0, 0.3, end=6)]
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_does_not_depend_on_others(method):
   """In another batch, and in a queue; all share what a queue replaces."""

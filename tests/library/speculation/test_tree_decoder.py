@@ -39,6 +39,7 @@ def test_the_root_is_scored_either_way(valid):
   assert bool(result[:, 1:].any()) == valid
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", [
     dj.methods.prompt_lookup(2, 2),

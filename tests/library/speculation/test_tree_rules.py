@@ -32,7 +32,7 @@ TREES = [
     for tree in trees]
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("rule, draws, size, zeros, children", TREES, ids=str)
 def test_joint_distribution_of_a_call(rule, draws, size, zeros, children):
   target, draft = exactness.random_tables(size, *zeros)
@@ -77,6 +77,7 @@ def test_layers_of_disjoint_supports_reject_everything():
   np.testing.assert_allclose(rests[0, 0], target[0])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method, length", [
     (methods.rsd_c((2, 2), "traversal"), 3),
     (methods.rsd_c((2, 2), "layer"), 3),
@@ -88,6 +89,7 @@ def test_equal_distributions_accept_a_leaf(method, length):
   np.testing.assert_array_equal(stats.target_calls, 1)
 
 
+@pytest.mark.cases(2)
 @each([methods.rsd_s(2, 3, "layer"), methods.sequoia(UNEVEN),
        methods.sequoia(UNEVEN, "conditional_ot"),
        methods.specinfer(expansion=(3, 1), verification="global_resolution")])

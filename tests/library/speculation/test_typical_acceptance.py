@@ -93,6 +93,7 @@ def text(target, token, drafted, *numbers):
   return written[:1 + NEW], calls
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", DRAFTED)
 def test_texts_are_those_of_plain_python(name):
   drafted, drafter = DRAFTED[name]

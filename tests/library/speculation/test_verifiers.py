@@ -51,6 +51,7 @@ def test_rule_emits_the_target_distribution(name, vocab_size, size, zeros):
   np.testing.assert_allclose(probs, target, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", RULES)
 def test_disjoint_supports_and_one_child(name):
   """The former reject everything; one child is plain rejection, by which equal

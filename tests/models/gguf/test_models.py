@@ -63,6 +63,7 @@ def test_every_family_is_read_as_it_was(tmp_path, name):
   assert {x: (ours[x], theirs[x]) for x in ours if ours[x] != theirs[x]} == {}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
 def test_types_of_matrices(tmp_path, kind):
   config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=64)

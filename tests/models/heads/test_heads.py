@@ -75,7 +75,7 @@ _METHODS = {
 _FORWARDS = {"eagle1": 3, "eagle3": 3, "mtp": 3, "fspad": 2, "chimera": 3}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", HEADS)
 def test_texts_have_the_distribution_of_the_target(name):
   result, stats = head_states.fit(_METHODS[name], models(name))
@@ -165,7 +165,7 @@ def test_greedy_texts_are_those_of_the_target(name):
   np.testing.assert_array_equal(out.tokens, plain.tokens)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", HEADS)
 def test_rejected_tokens_leave_no_trace(name):
   """The state after some steps is that of the committed text, read at once."""

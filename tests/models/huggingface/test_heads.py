@@ -181,6 +181,7 @@ def _block_fields(name):
                             **inner}, **fields}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", _BLOCKS)
 def test_blocks(tmp_path, target, name):
   fields = _block_fields(name)

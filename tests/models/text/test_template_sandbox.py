@@ -27,6 +27,7 @@ def _render(tmp_path):
   return render
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("template, message", [
     ("{{ 1 / 0 }}", "refuses the messages: ZeroDivisionError: division by"),
     ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),

@@ -94,6 +94,7 @@ def test_control_the_name_of_the_family_changes_nothing(mixer):
       dataclasses.replace(MIXERS[mixer], family="other"))
 
 
+@pytest.mark.cases(60)
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_takes_effect_or_is_refused_by_its_name(field, mixer):

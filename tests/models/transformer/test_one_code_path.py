@@ -51,6 +51,7 @@ def _with_gain(params, gain):
       for name, layer in params["layers"].items()}}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kernels", ["native", "xla"])
 def test_a_new_field_and_a_new_parameter_take_effect(kernels, monkeypatch):
   monkeypatch.setenv("DECODING_JAX_KERNELS", kernels)

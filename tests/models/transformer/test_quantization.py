@@ -85,6 +85,7 @@ def test_matrices_of_the_host_are_rounded_alike(monkeypatch):
     equal(result, quantization.quantize(x))
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("weights, dtype", [
     ("int8", "float32"), ("int8", "bfloat16"), ("bfloat16", "float32")])
 @pytest.mark.parametrize("width", [1, 3, 8, 17, 80])
@@ -171,7 +172,7 @@ def test_slopes_of_weights_in_16_bits():
                                expected.astype(np.float32), rtol=2e-2)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", CONFIGS)
 @EACH
 def test_forward_is_that_of_the_same_numbers_in_float32(name, weights):
@@ -219,6 +220,7 @@ def test_what_is_narrow(name, weights):
   assert transformer.num_params(params) == transformer.num_params(whole)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method, weights", [
     (dj.methods.autoregressive(), "int8"), (dj.methods.speculative(2), "int8"),
     (dj.methods.rsd_s(2, 2), "int8"), (dj.methods.rsd_s(2, 2), "bfloat16")])

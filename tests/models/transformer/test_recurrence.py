@@ -42,6 +42,7 @@ def stateless(*models):
       plain(x.lm), 13, tiny.DELTA.max_length), x.params) for x in models))
 
 
+@pytest.mark.cases(1)
 @BOTH
 def test_a_path_is_committed_at_once_or_in_parts(target):
   """Updates stay what they are, whatever part of the path is in the cache."""
@@ -134,6 +135,7 @@ def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
   np.testing.assert_allclose(actual.log_probs, expected.log_probs, atol=1e-4)
 
 
+@pytest.mark.cases(1)
 @CONFIGS
 def test_the_first_layers_as_a_drafter(config):
   target = tiny.random_model(config)

@@ -91,6 +91,7 @@ B, T = 3, 7
 TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 
 
+@pytest.mark.cases(15)
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_logits_equal_numpy(config):
   model = tiny.random_model(config)
@@ -118,6 +119,7 @@ PREFIX = np.array([1, 4, 6], np.int32)
 TREE_TOKENS = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("config", ALL.values(), ids=ALL)
 def test_trees_levels_and_commits_are_plain_forwards(config):
   """Controls of this check are in `test_conformance`."""
@@ -153,6 +155,7 @@ def test_what_is_masked_does_not_matter(config):
     np.testing.assert_array_equal(new[..., 1], fresh[..., 1])
 
 
+@pytest.mark.cases(4)
 @FAMILIES
 def test_scanned_layers_equal_unrolled_ones(config):
   model = tiny.random_model(config)
@@ -172,6 +175,7 @@ def test_scanned_layers_equal_unrolled_ones(config):
     np.testing.assert_allclose(found[-1], jnp.stack(expected[stack]), atol=1e-5)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("config", ALL.values(), ids=ALL)
 def test_bfloat16_is_close_to_float32(config):
   model = tiny.random_model(config)

@@ -49,6 +49,7 @@ def look_back(context, state):
   return (last[0, 0] == 0).astype(jnp.int32)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("methods", [
     *([chain(1, rule), beam(2, 2, rule)]
       for rule in ("recursive", "traversal", "shared_gumbel")),
@@ -96,6 +97,7 @@ def test_the_most_expected_tokens_for_their_cost_are_chosen(accepted, done,
                                       state) == chosen
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", [chain(3), beam(2, 2), dj.methods.sequoia(
     ((2,), (2, 0), (1, 1)))], ids=str)
 def test_counts_are_of_the_tree_that_is_chosen(method):

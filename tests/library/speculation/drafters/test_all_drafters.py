@@ -161,6 +161,7 @@ def test_greedy_text_is_the_targets(name):
   assert not got.stats.draft_calls.any()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", LEARNING)
 def test_rows_learn_by_themselves(name):
   method, start, *_ = CASES[name]
@@ -201,7 +202,7 @@ def test_a_draft_cache_in_step_accepts_whole_paths(name):
 COPIES = dict(copies=3, min_ngram=1, max_ngram=2)
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("drafter, rows", [
     (drafters.best_first(6, 3, 2, rank_all=True, threshold=0.5), 200),
     (drafters.gsd(5, 2, 2, 3, 1, 0.0, 0.1), 64),

@@ -78,7 +78,7 @@ def _probs(model, text):
   return np.asarray(jax.nn.softmax(logits[0, -1]))
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("config, kept", [
     (tiny.LLAMA, ()), (tiny.GEMMA, (1, 0)), (tiny.OPT, (2,))],

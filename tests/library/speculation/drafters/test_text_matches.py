@@ -69,5 +69,6 @@ def test_more_nodes_than_tokens_of_all_continuations():
   assert many == few and [5, 7] in many and [8, 9] in many
 
 
+@pytest.mark.long
 def test_nothing_is_known():
   assert propose([1, 2, 3], METHODS[0]) == propose([1, 2, 3], METHODS[1]) == []
