@@ -174,7 +174,7 @@ def _step(decoder: Decoder, log_probs, context: Context, before: DecodeState,
   if log_probs:
     info = info.replace(log_probs=jax.vmap(sampling_lib.log_probs)(
         context.warper, seen.logits))
-  return after, steps + ~before.done.all(), info
+  return after, jnp.where(before.done.all(), steps, steps + 1), info
 
 
 def result(run: Run) -> Generation:

@@ -137,6 +137,13 @@ def test_a_step_of_ones_own_program():
   assert step(run)[1].log_probs is None
 
 
+def test_a_step_under_strict_promotion():
+  run = begin(TREE)
+  expected = dj.result(dj.step(run)[0])
+  with jax.numpy_dtype_promotion("strict"):
+    same(dj.result(dj.step(run, log_probs=True)[0]), expected)
+
+
 def test_arguments_are_checked():
   """At the beginning; and there are no log-probabilities without a tree."""
   run = begin(dj.methods.beam_search(3), GREEDY, draft=False)
