@@ -47,9 +47,9 @@ def decoder(config, model, params, method, method_params=None, **more):
 def make_batches(examples, size, seed):
   """Returns batches (keys, prompts, lengths) of a size, in order."""
   prompts = [canvas_tasks.prompt(*x[:3]) for x in examples]
-  numbers = np.arange(len(prompts))
-  return [batches_lib.batch_of(jax.random.key(seed), prompts,
-                               numbers[i:i + size], len(prompts[0]))
+  key, numbers = jax.random.key(seed), np.arange(len(prompts))
+  return [batches_lib.batch_of(key, prompts, numbers[i:i + size],
+                               len(prompts[0]))
           for i in range(0, len(prompts), size)]
 
 

@@ -33,16 +33,16 @@ def verdict(records) -> str:
   """Compares each CDSL with the best CDLH; "" without both.
   Of methods of equal scores the best has the fewest target calls."""
   name = task_rewards.first(records[0]["metrics"])
-  kind = lambda method: [r for r in records if r["label"].startswith(method)]
-  best = max(kind("CDLH"), default=None, key=lambda r: (
+  labelled = lambda start: [r for r in records if r["label"].startswith(start)]
+  best = max(labelled("CDLH"), default=None, key=lambda r: (
       r["metrics"][name][0], -r["metrics"]["target_calls"][0]))
-  if best is None or not kind("CDSL"):
+  if best is None or not labelled("CDSL"):
     return ""
   axis = task_rewards.SCORES[name].axis
   return "\n".join([
       f"Beside {best['label']}, paired by examples ({axis}; log-prob a token, "
       "mean of texts):",
-      *(_beside(best, r, name) for r in kind("CDSL"))])
+      *(_beside(best, r, name) for r in labelled("CDSL"))])
 
 
 def _beside(theirs, ours, name):

@@ -244,8 +244,10 @@ def more(folder):
   save(folder)
   save_heads(folder)
   one, _ = run(folder, None)
+  rounded, _ = run(folder, None, weights="int8")
   with flagsaver.as_parsed(scan_layers="on"):
-    scanned = of_both(folder, (2, 4), weights="int8")
+    scanned = beside(rounded, *run(folder, mesh_shapes.make((2, 4)),
+                                   weights="int8"))
   free, _ = run(folder, None, draft=folder / "dspark")
   print(json.dumps({
       **on(folder, one, (8, 1), (1, 8)),

@@ -59,7 +59,7 @@ def test_weights_of_8_bits(runs):
       **whole, "all-reduce": whole["all-reduce"] + 1 + DRAFTS}
 
 
-def exchanges_sums_of_layers_and_little_else(found, mesh, split_draft):
+def exchanges_sums_of_layers_and_little_else(record, mesh, split_draft):
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
@@ -78,13 +78,13 @@ def exchanges_sums_of_layers_and_little_else(found, mesh, split_draft):
           for config, (n, of_layers) in calls.items())}
   if split_draft and split > on_meshes.DRAFT.num_kv_heads:
     expected.update({"all-gather": 2 * DRAFTS, "reduce-scatter": DRAFTS})
-  exchanged = {k: v for k, v in counts(found).items()
+  exchanged = {k: v for k, v in counts(record).items()
                if k not in ("bytes of rules", "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
   # A draft whose heads are not split has its embedding on all devices.
-  assert (found["whole"] == 0) == split_draft
-  assert (found["bytes of rules"] > 0) == (split > 1)
-  assert found["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
+  assert (record["whole"] == 0) == split_draft
+  assert (record["bytes of rules"] > 0) == (split > 1)
+  assert record["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
 
 @pytest.mark.parametrize("mesh", ["4x2", "2x4"])
